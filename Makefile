@@ -1,0 +1,47 @@
+# Two commands do everything: `make demo` and `make test`. Both make .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+ARGS ?=
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: demo test lint types floors pytest bench proto clean
+.DEFAULT_GOAL := test
+
+.venv/demo: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo]'
+	touch $@
+
+.venv/test: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo,test]'
+	touch .venv/demo $@
+
+demo: .venv/demo
+	@$(BIN)/extproc demo $(ARGS)
+
+test: lint types floors pytest
+
+lint: .venv/test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: .venv/test
+	$(BIN)/mypy
+
+floors: .venv/test
+	$(BIN)/lint-imports
+
+pytest: .venv/test
+	$(BIN)/pytest $(ARGS)
+
+bench: .venv/test
+	$(BIN)/python bench/decide.py
+	$(BIN)/python bench/wire.py
+
+proto: .venv/test
+	$(BIN)/python -m grpc_tools.protoc --proto_path=proto --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
+	  --python_out=. --grpc_python_out=. --mypy_out=. proto/extproc/pb/nodes.proto
+
+clean:
+	rm -rf .venv

@@ -1,0 +1,77 @@
+"""What the router answers: values only."""
+
+import enum
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from extproc.core.request import Phase
+
+
+class Refusal(enum.Enum):
+    """Why a request is refused. The value is the `code` of the error body."""
+
+    OVERLOADED = "overloaded"
+    NO_READY_NODE = "no_ready_node"
+    MODEL_NOT_FOUND = "model_not_found"
+    CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Envoy shall send the request to this node."""
+
+    node_id: str
+    host: str
+    reason: str
+    """For people, one short phrase: why this node."""
+    fallback: bool = False
+    """True: weighted round robin, because no fresh snapshot could be trusted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """No node may take the request."""
+
+    refusal: Refusal
+    message: str
+    """For the client: what was wanted and what is there."""
+    retry_after_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """We cannot tell: the request continues without a destination and Envoy's static cluster serves it."""
+
+    reason: str
+
+
+Outcome = Chosen | Refused | Unknown
+
+
+class Candidate(NamedTuple):
+    """How one node fared in a decision. (A tuple, because each decision makes several.)"""
+
+    node_id: str
+    cost: float | None = None
+    """The strategy's cost, lower is better; `None`: it was not scored."""
+    excluded: str | None = None
+    """Why it was passed over; `None`: it was chosen, or stands behind the chosen one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One choice and what it rested on, as /decisions and access logs show it."""
+
+    request_id: str
+    trace_id: str
+    at_s: float
+    model: str | None
+    """`None` where no body was read: the path is not an inference path."""
+    prompt_tokens: int | None
+    tokens_exact: bool
+    phase: Phase | None
+    policy: str
+    strategy: str
+    outcome: Outcome
+    candidates: tuple[Candidate, ...]
+    """The best few, best first; a bounded number."""

@@ -1,0 +1,92 @@
+"""What the balancer can be told: bounds and assumptions, with their units, and how a fault in them reads."""
+
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong with a configuration or policy."""
+
+    path: str
+    """Where, as `policies.batch.limits.kv_usage_max`."""
+    wanted: str
+    got: str
+    """What stood there, cut to 80 characters."""
+
+    def __str__(self) -> str:
+        """One line for people."""
+        return f"{self.path or '(top)'}: wanted {self.wanted}, got {self.got}"
+
+
+_WANTED = {
+    "extra_forbidden": "no such key",
+    "missing": "a value",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "dict_type": "a mapping",
+}
+
+
+def faults_of(error: ValidationError) -> list[Fault]:
+    """Every fault in one validation error, in the order of the fields."""
+    faults = []
+    for one in error.errors(include_url=False):
+        wanted = _WANTED.get(one["type"]) or one["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+        got = "nothing" if one["type"] == "missing" else repr(one["input"])
+        path = ".".join(str(part) for part in one["loc"])
+        faults.append(Fault(path, wanted, got if len(got) <= 80 else got[:77] + "..."))
+    return faults
+
+
+class NodeLimits(BaseModel):
+    """How long a node's word counts, and how many nodes there may be."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    fresh_s: float = Field(5.0, gt=0, le=3600)
+    """Younger snapshots are trusted; the choice rests on them."""
+    stale_s: float = Field(10.0, gt=0, le=3600)
+    """Older snapshots say nothing any more; the node stays a member. Snapshots that arrive older are refused."""
+    member_s: float = Field(300.0, gt=0, le=86_400)
+    """After this long without a word the node is forgotten."""
+    report_interval_s: float = Field(1.0, gt=0, le=60)
+    """How often agents report. For two intervals after the start every request continues without a destination."""
+    prune_interval_s: float = Field(2.0, gt=0, le=60)
+    nodes_max: int = Field(4096, ge=1, le=100_000)
+    """Nodes in the table; the snapshots of further ones are refused."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "NodeLimits":
+        if not self.fresh_s <= self.stale_s <= self.member_s:
+            msg = "fresh_s <= stale_s <= member_s"
+            raise ValueError(msg)
+        return self
+
+
+class ExpectedRates(BaseModel):
+    """What a request is assumed to cost where nothing better is known; only the phase rests on it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    prefill_tokens_per_s: float = Field(8000.0, gt=0, le=1e7)
+    decode_s_per_token: float = Field(0.025, gt=0, le=60)
+    """Replaced by the mean that the nodes report, once they do."""
+    output_tokens: int = Field(256, ge=0, le=1_000_000)
+    """Expected length of an answer; a request's own limit caps it."""
+
+
+class BalancerSettings(BaseModel):
+    """All that the balancer can be told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    nodes: NodeLimits = NodeLimits()
+    rates: ExpectedRates = ExpectedRates()
+    retry_after_s: int = Field(1, ge=1, le=3600)
+    """What refused clients are told to wait."""
+    decisions_kept_max: int = Field(200, ge=0, le=100_000)
+    """Latest decisions kept for /decisions."""
+    candidates_kept_max: int = Field(16, ge=1, le=1000)
+    """Best candidates kept of each decision."""

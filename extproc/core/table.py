@@ -1,0 +1,107 @@
+"""The snapshot table: every node we know, by its latest snapshot."""
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import assert_never
+
+from extproc.core.filters import freshness
+from extproc.core.settings import NodeLimits
+from extproc.core.snapshot import (
+    Applied,
+    Freshness,
+    Ignored,
+    NodeEvent,
+    NodeLeft,
+    NodeReported,
+    NodeView,
+    NotAllowed,
+    Observation,
+    OwnLoad,
+    Snapshot,
+)
+
+
+class SnapshotTable:
+    """Takes what agents say and keeps one view per node, ready to be read by a decision.
+
+    Membership outlives freshness: a node whose agent fell silent stays a member for `member_s`, so that the
+    fallback has somewhere to go. Model lists outlive it too: a snapshot that knows none keeps the last.
+    Within a boot sequences only rise; a new boot id starts them again, and the boot before it is not heard
+    any more while the new one is fresh.
+    """
+
+    def __init__(self, limits: NodeLimits) -> None:
+        self._limits = limits
+        self._views: dict[str, NodeView] = {}
+        self._previous_boots: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def views(self) -> Collection[NodeView]:
+        """Every member; do not hold it over an `apply`."""
+        return self._views.values()
+
+    def get(self, node_id: str) -> NodeView | None:
+        """One member."""
+        return self._views.get(node_id)
+
+    def apply(self, event: NodeEvent, now_s: float) -> Observation:
+        """Take one event; what is old, repeated or too much is answered with the reason and changes nothing."""
+        match event:
+            case NodeReported(snapshot):
+                return self._report(snapshot, now_s)
+            case NodeLeft(node_id, boot_id):
+                known = self._views.get(node_id)
+                if known is None or known.snapshot.boot_id != boot_id:
+                    return Ignored("goodbye of a boot that is not known")
+                self._remove(node_id)
+                return Applied()
+            case _:
+                assert_never(event)
+
+    def set_own(self, node_id: str, own: OwnLoad) -> None:
+        """Show a node's load as the ledger has it; nothing for a node that is no member."""
+        view = self._views.get(node_id)
+        if view is not None:
+            self._views[node_id] = NodeView(view.snapshot, view.sampled_at_s, view.context_lengths, own)
+
+    def prune(self, now_s: float) -> list[str]:
+        """Forget nodes without a word for `member_s`; their ids."""
+        until_s = now_s - self._limits.member_s
+        gone = [node_id for node_id, view in self._views.items() if view.sampled_at_s <= until_s]
+        for node_id in gone:
+            self._remove(node_id)
+        return gone
+
+    def _report(self, snapshot: Snapshot, now_s: float) -> Observation:
+        limits = self._limits
+        if snapshot.sample_age_s > limits.stale_s:
+            return NotAllowed(f"sample is {snapshot.sample_age_s:.1f} s old, wanted at most {limits.stale_s:g} s")
+        known = self._views.get(snapshot.node_id)
+        if known is None:
+            if len(self._views) >= limits.nodes_max:
+                return NotAllowed(f"the table is full, nodes_max is {limits.nodes_max}")
+        elif known.snapshot.boot_id == snapshot.boot_id:
+            if snapshot.sequence <= known.snapshot.sequence:
+                return Ignored(f"sequence {snapshot.sequence} after {known.snapshot.sequence}")
+            if snapshot.models is None:
+                snapshot = replace(snapshot, models=known.snapshot.models)
+        else:
+            previous = self._previous_boots.get(snapshot.node_id)
+            fresh = freshness(now_s - known.sampled_at_s, limits) is Freshness.FRESH
+            if previous == snapshot.boot_id and fresh:
+                return Ignored("a snapshot of an earlier boot")
+            self._previous_boots[snapshot.node_id] = known.snapshot.boot_id
+            if snapshot.models is None and known.snapshot.host == snapshot.host:
+                snapshot = replace(snapshot, models=known.snapshot.models)
+        lengths = None
+        if snapshot.models is not None:
+            lengths = {served.name: served.context_length_tokens for served in snapshot.models}
+        own = OwnLoad() if known is None else known.own
+        self._views[snapshot.node_id] = NodeView(snapshot, now_s - snapshot.sample_age_s, lengths, own)
+        return Applied()
+
+    def _remove(self, node_id: str) -> None:
+        del self._views[node_id]
+        self._previous_boots.pop(node_id, None)
