@@ -1,0 +1,198 @@
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.core.balancer import FALLBACK, Balancer
+from extproc.core.decision import Chosen, Decision, Refusal, Refused, Unknown
+from extproc.core.policy import RoutingPolicy
+from extproc.core.settings import BalancerSettings
+from extproc.core.snapshot import Freshness, NodeLeft, NodeReported, NodeState
+from tests.core.fleet import NOW_S, SETTINGS, balancer, request, snapshot
+
+POLICY = RoutingPolicy()
+
+
+def node_of(decision: Decision) -> str:
+    assert isinstance(decision.outcome, Chosen), decision.outcome
+    return decision.outcome.node_id
+
+
+def test_requests_between_two_snapshots_do_not_all_go_to_the_same_node() -> None:
+    """The ledger counts a request in the moment of choosing, so the next choice sees it."""
+    fleet = balancer(snapshot("a"), snapshot("b"), snapshot("c"))
+    served = Counter(node_of(fleet.route(request(f"r{number}"), POLICY, NOW_S)) for number in range(30))
+    assert set(served.values()) == {10}
+
+
+def test_finishing_gives_the_place_back() -> None:
+    fleet = balancer(snapshot("a"), snapshot("b", kv_usage=0.01))
+    first = fleet.route(request("r1"), POLICY, NOW_S)
+    assert node_of(first) == "a"
+    assert node_of(fleet.route(request("r2"), POLICY, NOW_S)) == "b"
+    fleet.finish("r1")
+    fleet.finish("r1")
+    fleet.finish("nobody")
+    assert fleet.requests_open == 1
+    assert node_of(fleet.route(request("r3"), POLICY, NOW_S)) == "a"
+
+
+def test_a_snapshot_takes_over_what_it_shows() -> None:
+    fleet = balancer(snapshot("a"))
+    fleet.route(request("r1", tokens=160), POLICY, NOW_S)
+    (view,) = fleet.views()
+    assert (view.own.requests_open, view.own.requests_unseen, view.own.kv_blocks_unseen) == (1, 1, 10)
+    fleet.observe(NodeReported(snapshot("a", sequence=2, sample_age_s=0.5)), NOW_S + 1)
+    (view,) = fleet.views()
+    assert (view.own.requests_open, view.own.requests_unseen, view.own.kv_blocks_unseen) == (1, 0, 0)
+
+
+def test_a_refused_snapshot_changes_nothing() -> None:
+    fleet = balancer(snapshot("a", sequence=3))
+    fleet.route(request("r1"), POLICY, NOW_S)
+    fleet.observe(NodeReported(snapshot("a", sequence=2)), NOW_S + 1)
+    (view,) = fleet.views()
+    assert view.own.requests_unseen == 1
+    assert view.sampled_at_s == NOW_S
+
+
+@pytest.mark.parametrize("passed_s", [0.0, 1.999])
+def test_within_two_report_intervals_of_the_start_everything_continues_without_a_destination(passed_s: float) -> None:
+    fleet = Balancer(SETTINGS, NOW_S)
+    fleet.observe(NodeReported(snapshot("a", kv_usage=1.0)), NOW_S)
+    for decision in (
+        fleet.route(request("r1"), POLICY, NOW_S + passed_s),
+        fleet.route(request("r2", model="nobody's"), POLICY, NOW_S + passed_s),
+        fleet.route_uninspected("r3", "", NOW_S + passed_s),
+    ):
+        assert isinstance(decision.outcome, Unknown)
+    assert isinstance(fleet.route(request("r4"), POLICY, NOW_S + 2).outcome, Refused)
+
+
+def test_an_empty_table_continues_without_a_destination_for_ever() -> None:
+    fleet = balancer()
+    assert isinstance(fleet.route(request(), POLICY, NOW_S + 9999).outcome, Unknown)
+    assert isinstance(fleet.route_uninspected("r", "", NOW_S + 9999).outcome, Unknown)
+
+
+def test_stale_snapshots_fall_back_by_weight_and_are_counted() -> None:
+    fleet = balancer(snapshot("a", weight=3.0), snapshot("b", weight=1.0))
+    later_s = NOW_S + SETTINGS.nodes.fresh_s
+    decisions = [fleet.route(request(f"r{number}"), POLICY, later_s) for number in range(8)]
+    assert Counter(node_of(decision) for decision in decisions) == {"a": 6, "b": 2}
+    assert {decision.strategy for decision in decisions} == {FALLBACK}
+    assert fleet.requests_open == 8
+
+
+def test_membership_outlives_freshness_so_the_fallback_has_somebody_left() -> None:
+    fleet = balancer(snapshot("a"))
+    almost_s = NOW_S + SETTINGS.nodes.member_s - 1
+    assert fleet.tick(almost_s) == []
+    assert node_of(fleet.route(request("r1"), POLICY, almost_s)) == "a"
+    assert fleet.tick(almost_s + 1) == ["a"]
+    assert isinstance(fleet.route(request("r2"), POLICY, almost_s + 1).outcome, Unknown)
+
+
+def test_a_goodbye_ends_membership_at_once() -> None:
+    fleet = balancer(snapshot("a"), snapshot("b"))
+    fleet.observe(NodeLeft("a", "boot-1"), NOW_S)
+    assert {node_of(fleet.route(request(f"r{number}"), POLICY, NOW_S)) for number in range(9)} == {"b"}
+
+
+def test_the_stream_of_a_forgotten_node_still_closes_its_reservation() -> None:
+    fleet = balancer(snapshot("a"))
+    fleet.route(request("r1"), POLICY, NOW_S)
+    fleet.observe(NodeLeft("a", "boot-1"), NOW_S)
+    assert fleet.requests_open == 1
+    fleet.finish("r1")
+    assert fleet.requests_open == 0
+
+
+def test_a_node_that_comes_back_finds_its_open_requests_counted() -> None:
+    fleet = balancer(snapshot("a"))
+    fleet.route(request("r1"), POLICY, NOW_S)
+    fleet.observe(NodeLeft("a", "boot-1"), NOW_S)
+    fleet.observe(NodeReported(snapshot("a", boot_id="boot-2")), NOW_S + 1)
+    (view,) = fleet.views()
+    assert view.own.requests_open == 1
+
+
+def test_what_is_not_inference_goes_round_ready_nodes_uncounted() -> None:
+    fleet = balancer(snapshot("a"), snapshot("b"), snapshot("c", state=NodeState.LOADING))
+    served = Counter(node_of(fleet.route_uninspected(f"r{number}", "", NOW_S)) for number in range(10))
+    assert served == {"a": 5, "b": 5}
+    assert fleet.requests_open == 0
+    assert fleet.decisions(10) == []
+
+
+def test_what_is_not_inference_finds_no_ready_node_either() -> None:
+    fleet = balancer(snapshot("c", state=NodeState.DRAINING))
+    outcome = fleet.route_uninspected("r", "", NOW_S).outcome
+    assert isinstance(outcome, Refused)
+    assert outcome.refusal is Refusal.NO_READY_NODE
+
+
+def test_decisions_are_kept_newest_first_and_bounded() -> None:
+    fleet = balancer(snapshot("a"), settings=BalancerSettings(decisions_kept_max=3))
+    for number in range(5):
+        fleet.route(request(f"r{number}"), POLICY, NOW_S)
+    assert [decision.request_id for decision in fleet.decisions(10)] == ["r4", "r3", "r2"]
+    assert [decision.request_id for decision in fleet.decisions(1)] == ["r4"]
+    assert fleet.decisions(0) == fleet.decisions(-1) == []
+
+
+def test_freshness_is_told_by_age() -> None:
+    fleet = balancer(snapshot("a"))
+    (view,) = fleet.views()
+    ages = [0.0, 4.999, 5.0, 9.999, 10.0]
+    F = Freshness  # noqa: N806
+    expected = [F.FRESH, F.FRESH, F.STALE, F.STALE, F.UNKNOWN]
+    assert [fleet.freshness(view, NOW_S + age_s) for age_s in ages] == expected
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("report"), st.sampled_from("abc"), st.floats(0, 1)),
+        st.tuples(st.just("route"), st.integers(0, 5000), st.floats(0, 1)),
+        st.tuples(st.just("finish"), st.integers(0, 30), st.floats(0, 1)),
+        st.tuples(st.just("leave"), st.sampled_from("abc"), st.floats(0, 1)),
+        st.tuples(st.just("wait"), st.floats(0, 200), st.floats(0, 1)),
+    ),
+    max_size=50,
+)
+
+
+@given(steps=STEPS)
+def test_any_history_keeps_the_books_and_repeats_exactly(steps: list[tuple[str, object, float]]) -> None:
+    first, again = history(steps), history(steps)
+    assert first == again
+
+
+def history(steps: list[tuple[str, object, float]]) -> list[object]:
+    fleet = balancer()
+    now_s, sequence, routed, open_ids = NOW_S, 0, 0, set[str]()
+    seen: list[object] = []
+    for kind, what, share in steps:
+        match kind, what:
+            case "report", str(node):
+                sequence += 1
+                seen.append(fleet.observe(NodeReported(snapshot(node, sequence=sequence, kv_usage=share)), now_s))
+            case "route", int(tokens):
+                routed += 1
+                decision = fleet.route(request(f"r{routed}", tokens), POLICY, now_s)
+                if isinstance(decision.outcome, Chosen):
+                    open_ids.add(f"r{routed}")
+                seen.append(decision)
+            case "finish", int(number):
+                fleet.finish(f"r{number}")
+                open_ids.discard(f"r{number}")
+            case "leave", str(node):
+                seen.append(fleet.observe(NodeLeft(node, "boot-1"), now_s))
+            case "wait", float(passed_s):
+                now_s += passed_s
+                fleet.tick(now_s)
+        assert fleet.requests_open == len(open_ids)
+        assert all(view.own.requests_unseen <= view.own.requests_open for view in fleet.views())
+        assert all(view.own.kv_blocks_unseen >= 0 for view in fleet.views())
+    return seen

@@ -1,0 +1,98 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.core.cost import LoadScoreWeights, load_score
+from extproc.core.request import Phase
+from extproc.core.snapshot import NodeView, OwnLoad, Snapshot
+from tests.core.fleet import view
+
+WEIGHTS = LoadScoreWeights()
+SHARES = st.floats(0, 1)
+COUNTS = st.integers(0, 1000)
+
+
+def cost(node: NodeView, phase: Phase = Phase.DECODE) -> float:
+    return load_score(phase, [node], WEIGHTS)[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "phase", "points"),
+    [
+        ({}, Phase.DECODE, 0.0),
+        ({"kv_usage": 0.5}, Phase.DECODE, 20.0),
+        ({"kv_usage": 1.0}, Phase.DECODE, 40.0),
+        ({"requests_waiting": 3}, Phase.DECODE, 15.0),
+        ({"pending_prefills": 2}, Phase.DECODE, 0.0),
+        ({"pending_prefills": 2}, Phase.PREFILL_HEAVY, 30.0),
+        ({"gpu_utilization": 0.85}, Phase.DECODE, 0.0),
+        ({"gpu_utilization": 0.95}, Phase.DECODE, 10.0),
+        ({"kv_usage": 0.5, "requests_waiting": 1, "pending_prefills": 1}, Phase.PREFILL_HEAVY, 55.0),
+    ],
+)
+def test_load_score_adds_up_the_points_of_its_formula(changes: dict[str, object], phase: Phase, points: float) -> None:
+    assert cost(view(**changes), phase) == pytest.approx(points)  # type: ignore[arg-type]
+
+
+def test_load_score_prefers_the_emptier_kv_cache() -> None:
+    """The formula this project began with had the sign the other way round."""
+    full, empty = load_score(Phase.DECODE, [view("full", kv_usage=0.8), view("empty", kv_usage=0.1)], WEIGHTS)
+    assert empty < full
+
+
+def test_what_we_sent_since_the_sample_counts_as_waiting_prefills_and_used_blocks() -> None:
+    own = OwnLoad(requests_open=5, requests_unseen=2, kv_blocks_unseen=100)
+    assert cost(view(own=own)) == pytest.approx(2 * 5 + 40 * 0.1)
+    assert cost(view(own=own), Phase.PREFILL_HEAVY) == pytest.approx(2 * 5 + 40 * 0.1 + 30)
+
+
+def test_what_a_sample_has_already_shown_is_not_counted_again() -> None:
+    assert cost(view(own=OwnLoad(requests_open=5))) == 0
+
+
+@pytest.mark.parametrize("signal", ["kv_usage", "requests_waiting", "pending_prefills", "gpu_utilization"])
+def test_a_node_gains_nothing_by_hiding_a_signal(signal: str) -> None:
+    """Where one candidate lacks a signal, its term is left out for all of them."""
+    busy = {"kv_usage": 0.8, "requests_waiting": 9, "pending_prefills": 9, "gpu_utilization": 1.0}
+    honest, hiding = load_score(
+        Phase.PREFILL_HEAVY,
+        [view("honest", **busy), view("hiding", **(busy | {signal: None}))],  # type: ignore[arg-type]
+        WEIGHTS,
+    )
+    assert honest == hiding
+
+
+def fuller(one: Snapshot, more: dict[str, float]) -> Snapshot:
+    return replace(
+        one,
+        kv_usage=min(1.0, (one.kv_usage or 0) + more["kv"]),
+        gpu_utilization=min(1.0, (one.gpu_utilization or 0) + more["gpu"]),
+        requests_waiting=(one.requests_waiting or 0) + int(more["waiting"]),
+        pending_prefills=(one.pending_prefills or 0) + int(more["pending"]),
+    )
+
+
+@given(
+    kv=SHARES,
+    gpu=SHARES,
+    waiting=COUNTS,
+    pending=COUNTS,
+    unseen=COUNTS,
+    more=st.fixed_dictionaries({"kv": SHARES, "gpu": SHARES, "waiting": COUNTS, "pending": COUNTS, "unseen": COUNTS}),
+    phase=st.sampled_from(Phase),
+)
+def test_a_fuller_node_never_scores_better(
+    kv: float, gpu: float, waiting: int, pending: int, unseen: int, more: dict[str, float], phase: Phase
+) -> None:
+    before = view(
+        own=OwnLoad(unseen, unseen, unseen),
+        kv_usage=kv,
+        gpu_utilization=gpu,
+        requests_waiting=waiting,
+        pending_prefills=pending,
+    )
+    total = unseen + int(more["unseen"])
+    after = replace(before, snapshot=fuller(before.snapshot, more), own=OwnLoad(total, total, total))
+    assert cost(after, phase) >= cost(before, phase)

@@ -1,0 +1,46 @@
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.core.fallback import SmoothWeightedRoundRobin
+from tests.core.fleet import view
+
+
+def turns(weights: dict[str, float], count: int) -> list[str]:
+    robin = SmoothWeightedRoundRobin()
+    members = [view(node_id, weight=weight) for node_id, weight in weights.items()]
+    return [robin.pick(members).snapshot.node_id for _ in range(count)]
+
+
+def test_turns_follow_the_weights_smoothly() -> None:
+    assert "".join(turns({"a": 5, "b": 1, "c": 1}, 7)) == "aabacaa"
+
+
+def test_the_order_of_members_does_not_matter() -> None:
+    assert turns({"a": 1, "b": 2, "c": 3}, 12) == turns({"c": 3, "a": 1, "b": 2}, 12)
+
+
+@given(weights=st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 9), min_size=1))
+def test_every_full_cycle_serves_each_node_exactly_its_weight(weights: dict[str, int]) -> None:
+    total = sum(weights.values())
+    served = turns({node_id: float(weight) for node_id, weight in weights.items()}, 3 * total)
+    for cycle in range(3):
+        assert Counter(served[cycle * total : (cycle + 1) * total]) == weights
+
+
+def test_a_million_turns_overflow_nothing() -> None:
+    robin = SmoothWeightedRoundRobin()
+    members = [view("a", weight=1000.0), view("b", weight=0.001)]
+    for _ in range(20_000):
+        robin.pick(members)
+    assert all(abs(credit) <= 1001 for credit in robin._credits.values())
+
+
+def test_members_may_come_and_go() -> None:
+    robin = SmoothWeightedRoundRobin()
+    both = [view("a"), view("b")]
+    robin.pick(both)
+    assert robin.pick(both[:1]).snapshot.node_id == "a"
+    robin.forget("a")
+    assert {robin.pick(both).snapshot.node_id for _ in range(2)} == {"a", "b"}
