@@ -36,8 +36,8 @@ pytest: .venv/test
 	$(BIN)/pytest $(ARGS)
 
 bench: .venv/test
-	$(BIN)/python bench/decide.py
-	$(BIN)/python bench/wire.py
+	$(BIN)/python -m bench.decide
+	$(BIN)/python -m bench.wire
 
 proto: .venv/test
 	$(BIN)/python -m grpc_tools.protoc --proto_path=proto --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \

@@ -44,35 +44,36 @@ def load_score(phase: Phase, nodes: Sequence[NodeView], weights: LoadScoreWeight
     those of the formula this project began with, its KV term with the sign that prefers empty nodes.
     """
     snapshots = [node.snapshot for node in nodes]
-    kv = weights.kv_usage if all(one.kv_usage is not None for one in snapshots) else 0.0
-    waiting = weights.requests_waiting if all(one.requests_waiting is not None for one in snapshots) else 0.0
-    pending = all(one.pending_prefills is not None for one in snapshots)
-    gpu = weights.gpu_over if all(one.gpu_utilization is not None for one in snapshots) else 0.0
-    collision = weights.prefill_collision if phase is Phase.PREFILL_HEAVY else 0.0
-    unseen_waiting = weights.requests_waiting
-    gpu_min = weights.gpu_utilization_min
-    costs = []
-    for node, one in zip(nodes, snapshots, strict=True):
-        own = node.own
-        cost = own.requests_unseen * unseen_waiting
-        if kv:
-            cost += kv * kv_usage_expected(node)
-        if waiting:
-            cost += waiting * (one.requests_waiting or 0)
-        if collision and (own.requests_unseen or (pending and one.pending_prefills)):
-            cost += collision
-        if gpu and (one.gpu_utilization or 0.0) > gpu_min:
-            cost += gpu * ((one.gpu_utilization or 0.0) - gpu_min)
-        costs.append(cost)
+    unseen = [node.own.requests_unseen for node in nodes]
+    costs = [weights.requests_waiting * count for count in unseen]
+    _add(costs, weights.kv_usage, [kv_usage_expected(node) for node in nodes])
+    _add(costs, weights.requests_waiting, [one.requests_waiting for one in snapshots])
+    if phase is Phase.PREFILL_HEAVY:
+        known = all(one.pending_prefills is not None for one in snapshots)
+        pending = [one.pending_prefills if known else 0 for one in snapshots]
+        _add(
+            costs, weights.prefill_collision, [bool(own or theirs) for own, theirs in zip(unseen, pending, strict=True)]
+        )
+    _add(costs, weights.gpu_over, [_over(one.gpu_utilization, weights.gpu_utilization_min) for one in snapshots])
     return costs
 
 
-def kv_usage_expected(node: NodeView) -> float:
-    """Share of the KV cache in use once the requests that no sample shows yet have their blocks; 0 if unknown."""
-    one = node.snapshot
-    usage = one.kv_usage or 0.0
-    if node.own.kv_blocks_unseen and one.kv_blocks_total:
-        usage += node.own.kv_blocks_unseen / one.kv_blocks_total
+def _add(costs: list[float], points: float, measures: Sequence[float | None]) -> None:
+    """Add one term to every node's cost, or to none where a node lacks the signal."""
+    if points and None not in measures:
+        for index, measure in enumerate(measures):
+            costs[index] += points * (measure or 0.0)
+
+
+def _over(share: float | None, threshold: float) -> float | None:
+    return None if share is None else max(0.0, share - threshold)
+
+
+def kv_usage_expected(node: NodeView) -> float | None:
+    """Share of the KV cache in use once the requests that no sample shows yet have their blocks."""
+    usage = node.snapshot.kv_usage
+    if usage is not None and node.own.kv_blocks_unseen and node.snapshot.kv_blocks_total:
+        usage += node.own.kv_blocks_unseen / node.snapshot.kv_blocks_total
     return usage
 
 

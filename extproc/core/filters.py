@@ -89,7 +89,8 @@ def why_full(node: NodeView, request: InferenceRequest, limits: Limits) -> str |
         waiting = one.requests_waiting + (own.requests_unseen if one.requests_waiting else 0)
         if waiting >= limits.requests_waiting_max:
             return "queue full"
-    if one.kv_usage is not None and kv_usage_expected(node) >= limits.kv_usage_max:
+    usage = kv_usage_expected(node)
+    if usage is not None and usage >= limits.kv_usage_max:
         return "KV cache full"
     if one.kv_blocks_available is not None:
         needed = blocks_needed(request.uncached_tokens, one.kv_block_size_tokens)
