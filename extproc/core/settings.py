@@ -13,12 +13,15 @@ class Fault:
     """Where, as `policies.batch.limits.kv_usage_max`."""
     wanted: str
     got: str
-    """What stood there, cut to 80 characters."""
+    """What stood there, cut to `GOT_CHARS_MAX` characters."""
 
     def __str__(self) -> str:
         """One line for people."""
         return f"{self.path or '(top)'}: wanted {self.wanted}, got {self.got}"
 
+
+GOT_CHARS_MAX = 80
+"""What a fault repeats of a value or a key."""
 
 _WANTED = {
     "extra_forbidden": "no such key",
@@ -34,10 +37,23 @@ def faults_of(error: ValidationError) -> list[Fault]:
     faults = []
     for one in error.errors(include_url=False):
         wanted = _WANTED.get(one["type"]) or one["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-        got = "nothing" if one["type"] == "missing" else repr(one["input"])
-        path = ".".join(str(part) for part in one["loc"])
-        faults.append(Fault(path, wanted, got if len(got) <= 80 else got[:77] + "..."))
+        got = "nothing" if one["type"] == "missing" else _shown(one["input"])
+        faults.append(Fault(".".join(_key(part) for part in one["loc"]), wanted, got))
     return faults
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # Python prints no integer of over 4300 digits
+        return "a number too long to print"
+    return text if len(text) <= GOT_CHARS_MAX else text[: GOT_CHARS_MAX - 3] + "..."
+
+
+def _key(part: str | int) -> str:
+    """A key as it may stand in one line: hostile ones are cut, and escaped."""
+    text = str(part)[:GOT_CHARS_MAX]
+    return text if text.isprintable() else repr(text)[1:-1]
 
 
 class NodeLimits(BaseModel):

@@ -52,6 +52,14 @@ def test_what_came_is_cut_to_a_line() -> None:
     assert len(faults[0].got) == 80
 
 
+def test_a_fault_is_one_line_whatever_stands_there() -> None:
+    faults = policy_from_mapping({"a\nb": 1, "x" * 1000: 2, "limits": {"kv_usage_max": 10**5000}})
+    assert isinstance(faults, list)
+    assert [fault.path for fault in faults][1:] == ["a\\nb", "x" * 80]
+    assert "too long to print" in str(faults[0])
+    assert all(str(fault).isprintable() for fault in faults)
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),

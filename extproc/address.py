@@ -1,0 +1,57 @@
+"""Where a server listens."""
+
+import re
+from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv6Address
+
+_WANTED = "host:port, [ipv6]:port or unix:/path"
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+_PORT = re.compile(r"[0-9]{1,5}")
+_UNIX_PATH_BYTES_MAX = 107  # sun_path of Linux, less its final 0
+
+
+@dataclass(frozen=True, slots=True)
+class TcpAddress:
+    """A host (name, IPv4, or IPv6 without brackets) and a port; port 0 takes a free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """As gRPC and people write it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class UnixAddress:
+    """An absolute path of a unix socket."""
+
+    path: str
+
+    def __str__(self) -> str:
+        """As gRPC and people write it."""
+        return f"unix:{self.path}"
+
+
+Address = TcpAddress | UnixAddress
+
+
+def parse(text: str) -> Address:
+    """Read `host:port`, `[ipv6]:port` or `unix:/path`. Raises `ValueError`, whose message says what is wanted."""
+    if text.startswith("unix:"):
+        path = text.removeprefix("unix:")
+        if not path.startswith("/") or "\0" in path or len(path.encode(errors="replace")) > _UNIX_PATH_BYTES_MAX:
+            msg = f"unix: and an absolute path of at most {_UNIX_PATH_BYTES_MAX} bytes"
+            raise ValueError(msg)
+        return UnixAddress(path)
+    host, _, port = text.rpartition(":")
+    if not _PORT.fullmatch(port) or int(port) > 65535:
+        raise ValueError(_WANTED)
+    if host.startswith("[") and host.endswith("]"):
+        try:
+            return TcpAddress(str(IPv6Address(host[1:-1])), int(port))
+        except AddressValueError:
+            raise ValueError(_WANTED) from None
+    if not _HOST.fullmatch(host):
+        raise ValueError(_WANTED)
+    return TcpAddress(host, int(port))

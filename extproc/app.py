@@ -1,0 +1,150 @@
+"""The composition root of `serve`: one event loop, one clock, one balancer, three servers, and how they end.
+
+The end, on SIGTERM or SIGINT: the health service says NOT_SERVING and /readyz 503; the processor takes no new
+streams, answers those it has not decided and lets the others go with gRPC OK, so that Envoy goes on with their
+answers; the agents' streams end and their agents look for the next router; the admin pages go last. A second
+signal ends the process at once.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import grpc
+import structlog
+import uvloop
+from aiohttp import web
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from extproc import listening
+from extproc.config import Config
+from extproc.core.balancer import Balancer
+from extproc.core.settings import Fault
+from extproc.gateway import server as gateway
+from extproc.gateway.routepolicy import RoutePolicies
+from extproc.nodes import ingest as nodes
+from extproc.ops import admin
+from extproc.ops.metrics import Metrics
+from extproc.tokens.counter import TokenCounter
+from extproc.tokens.loading import Tokenizers, load
+
+log = structlog.get_logger()
+
+HEALTH_SERVICES = ("", "envoy.service.ext_proc.v3.ExternalProcessor")
+"""What gRPC health checks may ask for."""
+ADMIN_CLOSE_S = 1.0
+"""How long the admin pages may still be read at the end."""
+
+
+class StartError(Exception):
+    """`serve` cannot start, for these reasons."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        super().__init__("; ".join(map(str, faults)))
+        self.faults = faults
+
+
+def run(config: Config) -> None:
+    """Serve on an event loop of its own until a signal. Raises `StartError`."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(config))
+
+
+async def serve(config: Config) -> None:
+    """Serve until SIGTERM or SIGINT, then drain. Raises `StartError` where nothing could be served at all."""
+    stop = _stop_on_signals()
+    tokenizers = await asyncio.to_thread(_tokenizers, config)
+    clock = time.monotonic
+    metrics = Metrics()
+    balancer = Balancer(config, clock())
+    counter = TokenCounter(config.tokens, tokenizers, metrics)
+    processor = gateway.ExternalProcessor(balancer, _policies(config), counter, config.limits, metrics, clock)
+    ingest = nodes.NodeIngest(
+        balancer, config.hosts_allowed, metrics, clock, log, streams_max=config.limits.agent_streams_max
+    )
+    healths = health.aio.HealthServicer()
+
+    for_envoy = grpc.aio.server(
+        options=[*gateway.grpc_options(config.limits.body_bytes_max), *listening.GRPC_OPTIONS],
+        maximum_concurrent_rpcs=config.limits.streams_max,
+    )
+    gateway.register(for_envoy, processor)
+    health_pb2_grpc.add_HealthServicer_to_server(healths, for_envoy)
+    for_agents = grpc.aio.server(
+        options=[*nodes.grpc_options(config.limits.agent_message_bytes_max), *listening.GRPC_OPTIONS]
+    )
+    nodes.register(for_agents, ingest)
+    pages = web.AppRunner(
+        admin.build(balancer, metrics, clock, stop.is_set), access_log=None, shutdown_timeout=ADMIN_CLOSE_S
+    )
+    ticking = asyncio.create_task(_tick(balancer, metrics, clock, config.nodes.prune_interval_s))
+    try:
+        addresses = {
+            "extproc": await listening.grpc_port(for_envoy, config.listen.extproc),
+            "agents": await listening.grpc_port(for_agents, config.listen.agents),
+            "admin": await listening.http_port(pages, config.listen.admin),
+        }
+        await for_envoy.start()
+        await for_agents.start()
+        for name in HEALTH_SERVICES:
+            await healths.set(name, health_pb2.HealthCheckResponse.SERVING)
+        log.info("listening", **{name: str(address) for name, address in addresses.items()})
+
+        await stop.wait()
+        log.info("draining", streams_open=processor.streams_open, agents=ingest.streams_open)
+        await healths.enter_graceful_shutdown()
+        processor.drain()
+        ingest.drain()
+        await asyncio.gather(for_envoy.stop(config.drain_s), for_agents.stop(config.drain_s))
+        log.info("drained", streams_open=processor.streams_open)
+    except listening.ListenError as error:
+        raise StartError([Fault("listen", "an address that can be listened at", str(error))]) from None
+    finally:
+        ticking.cancel()
+        await asyncio.gather(for_envoy.stop(None), for_agents.stop(None))
+        await pages.cleanup()
+        counter.close()
+
+
+def _tokenizers(config: Config) -> Tokenizers:
+    loaded = load({pattern: model.tokenizer for pattern, model in config.tokens.models.items()})
+    if isinstance(loaded, Tokenizers):
+        return loaded
+    raise StartError(loaded)
+
+
+def _policies(config: Config) -> RoutePolicies:
+    return RoutePolicies(
+        config.policies,
+        config.policies[config.default_policy],
+        policy_bytes_max=config.limits.policy_bytes_max,
+        policies_cached_max=config.limits.policies_cached_max,
+    )
+
+
+def _stop_on_signals() -> asyncio.Event:
+    """An event that the first signal sets; the second ends the process."""
+    stop = asyncio.Event()
+
+    def signalled(number: signal.Signals) -> None:
+        if stop.is_set():
+            os._exit(128 + number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, signalled, number)
+    return stop
+
+
+async def _tick(balancer: Balancer, metrics: Metrics, clock: Callable[[], float], interval_s: float) -> None:
+    while True:
+        await asyncio.sleep(interval_s)
+        try:
+            for node_id in balancer.tick(clock()):
+                log.info("node forgotten", node_id=node_id)
+            metrics.keep_nodes({view.snapshot.node_id for view in balancer.views()})
+        except Exception:
+            log.exception("error of ours; nodes were not looked through")
+            metrics.our_error("tick")

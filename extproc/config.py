@@ -1,0 +1,223 @@
+"""What `extproc serve` can be told, and how a mapping or a file becomes that.
+
+A configuration is whole or it is refused: `parse` and `read` return a `Config`, or every fault with its path, what was
+wanted and what stood there. Nothing is corrected silently and nothing is read from the environment.
+"""
+
+import re
+from collections.abc import Iterable
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from pathlib import Path
+from typing import Annotated, assert_never
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+
+from extproc import address, yamlfile
+from extproc.address import Address, TcpAddress, UnixAddress
+from extproc.core.policy import PolicyName, RoutingPolicy
+from extproc.core.settings import BalancerSettings, Fault, faults_of
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+_UNITS = {"KiB": KIB, "MiB": MIB, "GiB": GIB}
+_SIZE = re.compile(r"([0-9]{1,15})(KiB|MiB|GiB)")
+
+
+def _address(value: object) -> Address:
+    return value if isinstance(value, TcpAddress | UnixAddress) else address.parse(str(value))
+
+
+def _size(value: object) -> object:
+    if isinstance(value, str):
+        if (match := _SIZE.fullmatch(value)) is None:
+            msg = "bytes as a number, or with KiB, MiB or GiB as in 32MiB"
+            raise ValueError(msg)
+        return int(match[1]) * _UNITS[match[2]]
+    return value
+
+
+def _networks(value: object) -> object:
+    if not isinstance(value, list | tuple):
+        msg = "a list of networks as 10.0.0.0/8"
+        raise ValueError(msg)
+    networks = []
+    for one in value:
+        try:
+            networks.append(ip_network(one if isinstance(one, str | IPv4Network | IPv6Network) else str(one)))
+        except ValueError:
+            msg = f"networks as 10.0.0.0/8 or fc00::/7, without host bits; not {str(one)[:60]!r}"
+            raise ValueError(msg) from None
+    return tuple(networks)
+
+
+def _path(value: object, info: ValidationInfo) -> object:
+    # Relative paths are relative to the file they stand in, so that a configuration can be moved with its tokenizers.
+    folder: Path = (info.context or {}).get("folder", Path())
+    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+        msg = "a path"
+        raise ValueError(msg)
+    return folder / value
+
+
+AnyAddress = Annotated[TcpAddress | UnixAddress, PlainValidator(_address)]
+Size = Annotated[int, BeforeValidator(_size)]
+Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], BeforeValidator(_networks)]
+FilePath = Annotated[Path, BeforeValidator(_path)]
+Pattern = Annotated[str, Field(min_length=1, max_length=256)]
+
+_SETTINGS = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Listen(BaseModel):
+    """Where the three servers listen: `host:port`, `[ipv6]:port` or `unix:/path`. Port 0 takes a free one."""
+
+    model_config = _SETTINGS
+
+    extproc: AnyAddress = TcpAddress("127.0.0.1", 9002)
+    """gRPC for Envoy: the external processor and the standard health service."""
+    agents: AnyAddress = TcpAddress("127.0.0.1", 9004)
+    """gRPC for the agents beside the engines."""
+    admin: AnyAddress = TcpAddress("127.0.0.1", 9090)
+    """HTTP for operators: health, metrics, nodes, decisions. It has no login: keep it on a trusted network."""
+
+
+class ServeLimits(BaseModel):
+    """What clients, Envoy and agents can make us hold."""
+
+    model_config = _SETTINGS
+
+    body_bytes_max: Size = Field(32 * MIB, ge=KIB, le=GIB)
+    """Longest request body; longer ones get 413."""
+    body_bytes_total_max: Size = Field(512 * MIB, ge=KIB, le=1024 * GIB, validate_default=True)
+    """Request bodies held at a time over all requests; over it requests get 429."""
+    streams_max: int = Field(20_000, ge=1, le=1_000_000)
+    """Requests in flight: each holds a gRPC stream until its answer is complete. Further ones are refused."""
+    policy_bytes_max: Size = Field(16 * KIB, ge=64, le=MIB)
+    """A policy written in Envoy's configuration; longer ones are a fault and the default policy serves."""
+    policies_cached_max: int = Field(256, ge=1, le=100_000)
+    """Parsed policies of Envoy's configuration kept at a time."""
+    agent_streams_max: int = Field(1024, ge=1, le=100_000)
+    """Agents connected at a time; further ones are refused."""
+    agent_message_bytes_max: Size = Field(256 * KIB, ge=KIB, le=16 * MIB)
+    """Longest message of an agent."""
+
+    @field_validator("body_bytes_total_max")
+    @classmethod
+    def _holds_one(cls, total: int, info: ValidationInfo) -> int:
+        if total < info.data.get("body_bytes_max", 0):
+            msg = "at least body_bytes_max"
+            raise ValueError(msg)
+        return total
+
+
+class TokenizerFile(BaseModel):
+    """How prompts of some models are counted."""
+
+    model_config = _SETTINGS
+
+    tokenizer: FilePath
+    """A `tokenizer.json`; a relative path starts at the configuration's folder. Nothing is ever downloaded."""
+
+
+class TokenSettings(BaseModel):
+    """How prompts are counted."""
+
+    model_config = _SETTINGS
+
+    models: dict[Pattern, TokenizerFile] = Field({}, max_length=1000)
+    """By model name, or by a pattern with `*`, `?` and `[…]`. The exact name wins, then the longest pattern."""
+    bytes_per_token: float = Field(4.0, ge=0.1, le=1000)
+    """The estimate for models without a tokenizer: bytes of text per token."""
+    message_tokens: int = Field(4, ge=0, le=1000)
+    """Added for each chat message: the control tokens that its template puts around it."""
+    inline_bytes_max: Size = Field(8 * KIB, ge=0, le=64 * KIB)
+    """Prompts up to this size are counted on the event loop (0.3 ms per KiB), longer ones in a thread."""
+    waiting_bytes_max: Size = Field(2 * MIB, ge=64 * KIB, le=GIB)
+    """Text being counted or waiting for it; over it prompts are estimated. A thread counts 2 MiB a second, and holds
+    60 bytes of memory for a byte of prose, 240 for one of noise."""
+    threads: int = Field(2, ge=1, le=64)
+    """Threads that count."""
+
+
+class Config(BalancerSettings):
+    """All that `extproc serve` can be told; the balancer's settings stand at the top level beside the rest."""
+
+    listen: Listen = Listen()
+    hosts_allowed: Networks = Field(
+        tuple(
+            ip_network(text)
+            for text in ("127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
+        ),
+        min_length=1,
+        max_length=1000,
+    )
+    """Networks that agents may name hosts of. Link-local, multicast and unspecified addresses are never taken."""
+    policies: dict[PolicyName, RoutingPolicy] = Field({"default": RoutingPolicy()}, max_length=1000)
+    """What routes can ask for by name. `default` is always there and can be given other values."""
+    default_policy: str = "default"
+    """The policy of routes that name none, or one that is not known."""
+    limits: ServeLimits = ServeLimits()
+    tokens: TokenSettings = TokenSettings()
+    drain_s: float = Field(10.0, ge=0, le=600)
+    """After SIGTERM: how long requests that are still being decided may take before they are cut off."""
+
+    @field_validator("policies", mode="before")
+    @classmethod
+    def _named_by_key(cls, policies: object) -> object:
+        if not isinstance(policies, dict):
+            return policies
+        named = {"default": RoutingPolicy()} | policies
+        return {name: _named(name, policy) for name, policy in named.items()}
+
+    @field_validator("default_policy")
+    @classmethod
+    def _exists(cls, name: str, info: ValidationInfo) -> str:
+        policies: dict[str, RoutingPolicy] = info.data.get("policies", {name: None})
+        if name not in policies:
+            msg = f"one of {_listed(policies)}"
+            raise ValueError(msg)
+        return name
+
+
+def _named(name: object, policy: object) -> object:
+    if not isinstance(policy, dict):
+        return policy
+    if policy.get("name", name) != name:
+        msg = f"no `name` in policies.{name}, or the same name"
+        raise ValueError(msg)
+    return policy | {"name": name}
+
+
+def _listed(names: Iterable[str], shown_max: int = 10) -> str:
+    names = sorted(names)
+    return ", ".join(names[:shown_max]) + (", …" if len(names) > shown_max else "")
+
+
+def parse(mapping: object, folder: Path = Path()) -> Config | list[Fault]:
+    """A configuration, or every fault of the mapping. Relative paths start at `folder`. Never raises."""
+    try:
+        return Config.model_validate(mapping, strict=True, context={"folder": folder})
+    except ValidationError as error:
+        return faults_of(error)
+
+
+def read(path: Path) -> Config | list[Fault]:
+    """The configuration in a YAML or JSON file, or its faults. An empty file is the default configuration."""
+    match yamlfile.load(path):
+        case Fault() as fault:
+            return [fault]
+        case yamlfile.Document(content):
+            return parse({} if content is None else content, folder=path.parent)
+        case other:
+            assert_never(other)

@@ -1,0 +1,79 @@
+"""Taking an address for a server, or saying in one line why that cannot be.
+
+gRPC's own error for a taken port names no reason, and with SO_REUSEPORT, its default, there is none: two servers
+would share the port and each get half of the requests.
+"""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import grpc
+from aiohttp import web
+
+from extproc.address import Address, TcpAddress, UnixAddress
+
+GRPC_OPTIONS: list[tuple[str, int]] = [("grpc.so_reuseport", 0)]
+"""Options of every gRPC server of ours."""
+
+
+class ListenError(Exception):
+    """An address cannot be listened at. The message is the address and the reason."""
+
+
+async def grpc_port(server: grpc.aio.Server, at: Address) -> Address:
+    """Let a gRPC server listen; the address it got, which names the port where 0 was asked for."""
+    await asyncio.to_thread(_claim, at)
+    try:
+        port = server.add_insecure_port(str(at))
+    except RuntimeError as error:
+        raise ListenError(f"{at}: {error}") from None
+    return TcpAddress(at.host, port) if isinstance(at, TcpAddress) else at
+
+
+async def http_port(runner: web.AppRunner, at: Address) -> Address:
+    """Let an HTTP server listen, and start it; the address it got."""
+    await asyncio.to_thread(_claim, at)
+    await runner.setup()
+    try:
+        match at:
+            case TcpAddress(host, port):
+                await web.TCPSite(runner, host, port).start()
+                return TcpAddress(host, runner.addresses[0][1])
+            case UnixAddress(path):
+                await web.UnixSite(runner, path).start()
+                return at
+    except OSError as error:
+        raise ListenError(f"{at}: {error.strerror}") from None
+
+
+def _claim(at: Address) -> None:
+    """Raise `ListenError` where the address is somebody's or cannot be ours."""
+    try:
+        match at:
+            case TcpAddress(host, port):
+                found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+                for family, kind, _, _, place in found:
+                    with socket.socket(family, kind) as probe:
+                        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                        probe.bind(place)
+            case UnixAddress(path):
+                _claim_path(Path(path))
+    except OSError as error:
+        raise ListenError(f"{at}: {error.strerror}") from None
+
+
+def _claim_path(path: Path) -> None:
+    # A socket that nobody answers at was left by an earlier run, and the servers replace it. Anything else stays.
+    if not path.exists():
+        path.touch()  # raises what keeps a file from being there
+        path.unlink()
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            if path.is_socket():
+                return
+            raise OSError(0, "not a socket") from None
+    raise OSError(0, "Address already in use")

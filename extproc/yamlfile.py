@@ -1,0 +1,76 @@
+"""Reading a YAML file that may be wrong or hostile: bounded, and faults say where.
+
+PyYAML alone takes the last of two equal keys, and expands aliases without bound. Here equal keys, aliases,
+tags, deep nesting and files over the limit are faults. JSON is YAML, so JSON files are read as well.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from extproc.core.settings import Fault
+
+FILE_BYTES_MAX = 1024 * 1024
+NESTING_MAX = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a file holds: mappings, lists and scalars; `None` for a file without content."""
+
+    content: object
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's own Python loader, not libyaml's: that one recurses in C."""
+
+    nesting = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event: yaml.NodeEvent = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent):
+            raise _refusal("an alias, which is not allowed", event)
+        if tag := getattr(event, "tag", None):
+            raise _refusal(f"a tag, {str(tag)[:60]!r}, which is not allowed", event)
+        if self.nesting >= NESTING_MAX:
+            raise _refusal(f"more than {NESTING_MAX} levels", event)
+        self.nesting += 1
+        node = super().compose_node(parent, index)
+        self.nesting -= 1
+        return node
+
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise _refusal(f"key {key.value[:60]!r} a second time", key)
+                seen.add(key.value)
+        return node
+
+
+def _refusal(problem: str, at: yaml.Event | yaml.Node) -> yaml.MarkedYAMLError:
+    return yaml.composer.ComposerError(problem=problem, problem_mark=at.start_mark)  # type: ignore[arg-type]
+
+
+def load(path: Path) -> Document | Fault:
+    """The file's one document, or what keeps it from being read: its path, with line and column where known."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(FILE_BYTES_MAX + 1)
+    except (OSError, ValueError) as error:
+        return Fault(str(path), "a readable file", getattr(error, "strerror", None) or str(error))
+    if len(raw) > FILE_BYTES_MAX:
+        return Fault(str(path), f"at most {FILE_BYTES_MAX} bytes", "more")
+    try:
+        return Document(yaml.load(raw, Loader=_Loader))  # noqa: S506 - a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        at = error.problem_mark
+        place = f"{path}:{at.line + 1}:{at.column + 1}" if at else str(path)
+        return Fault(place, "YAML", error.problem or str(error))
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        # Bytes that are no text, dates and numbers that do not exist.
+        return Fault(str(path), "YAML", " ".join(str(error).split())[:200])

@@ -1,0 +1,150 @@
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from aiohttp.web import Application, Request
+
+from extproc.core.balancer import Balancer
+from extproc.core.policy import RoutingPolicy
+from extproc.core.request import Endpoint, InferenceRequest, TokenCount
+from extproc.core.settings import BalancerSettings
+from extproc.core.snapshot import NodeReported, NodeState, ServedModel, Snapshot
+from extproc.ops import admin
+from extproc.ops.metrics import Metrics
+
+
+class Admin:
+    """The pages over a real balancer, whose time the test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.draining = False
+        self.balancer = Balancer(BalancerSettings(), started_s=0.0)
+        self.app = admin.build(self.balancer, Metrics(), lambda: self.now_s, lambda: self.draining)
+
+    def report(self, node_id: str, **fields: Any) -> None:
+        snapshot = Snapshot(node_id, "127.0.0.1:8000", "boot", 1, 0.5, NodeState.READY, **fields)
+        self.balancer.observe(NodeReported(snapshot), self.now_s)
+
+    def route(self, request_id: str, *, model: str = "m") -> None:
+        request = InferenceRequest(request_id, model, Endpoint.CHAT, TokenCount(10, exact=True), trace_id="trace")
+        self.balancer.route(request, RoutingPolicy(), self.now_s)
+
+
+Client = TestClient[Request, Application]
+
+
+@pytest.fixture
+def of() -> Admin:
+    return Admin()
+
+
+@pytest.fixture
+async def client(of: Admin) -> AsyncIterator[Client]:
+    async with TestClient(TestServer(of.app)) as client:
+        yield client
+
+
+async def page(client: Client, path: str, status: int = 200) -> Any:
+    async with client.get(path) as response:
+        assert response.status == status
+        assert response.content_type == "application/json"
+        return await response.json()
+
+
+async def test_a_living_process_is_healthy(of: Admin, client: Client) -> None:
+    of.draining = True
+    async with client.get("/healthz") as response:
+        assert response.status == 200
+
+
+async def test_it_is_ready_once_there_is_a_node_and_until_it_drains(of: Admin, client: Client) -> None:
+    assert await page(client, "/readyz", 503) == {"ready": False, "reason": "no node has reported"}
+    of.report("a")
+    assert await page(client, "/readyz") == {"ready": True, "nodes": 1}
+    of.now_s += 100
+    assert await page(client, "/readyz") == {"ready": True, "nodes": 1}, "a silent member still takes the fallback"
+    of.draining = True
+    assert await page(client, "/readyz", 503) == {"ready": False, "reason": "draining"}
+
+
+async def test_nodes_shows_every_field_and_unknown_as_null(of: Admin, client: Client) -> None:
+    of.report("a", models=(ServedModel("m", None, 4096),), kv_usage=0.25, requests_waiting=0)
+    of.now_s += 2
+    of.route("r1")
+    (node,) = (await page(client, "/nodes"))["nodes"]
+    assert set(Snapshot.__dataclass_fields__) | {"freshness", "age_s", "own"} == set(node)
+    assert node["node_id"] == "a"
+    assert node["state"] == "ready"
+    assert node["freshness"] == "fresh"
+    assert node["age_s"] == 2.5
+    assert node["kv_usage"] == 0.25
+    assert node["requests_waiting"] == 0
+    assert node["gpu_utilization"] is None
+    assert node["models"] == [{"name": "m", "version": None, "context_length_tokens": 4096}]
+    assert node["own"] == {"requests_open": 1, "requests_unseen": 1, "kv_blocks_unseen": 0}
+
+
+async def test_nodes_are_sorted_and_one_can_be_asked_for(of: Admin, client: Client) -> None:
+    for node_id in ("b", "c d", "a"):
+        of.report(node_id)
+    assert [node["node_id"] for node in (await page(client, "/nodes"))["nodes"]] == ["a", "b", "c d"]
+    assert [node["node_id"] for node in (await page(client, "/nodes?node=c%20d"))["nodes"]] == ["c d"]
+    assert await page(client, "/nodes?node=x", 404) == {"error": "no node 'x'"}
+
+
+async def test_decisions_come_newest_first_with_candidates_costs_and_reason(of: Admin, client: Client) -> None:
+    of.report("a", kv_usage=0.5, requests_waiting=1)
+    of.report("b", kv_usage=0.1, requests_waiting=0)
+    of.route("r1")
+    of.now_s += 1
+    of.route("r2", model="other")
+    newest, oldest = (await page(client, "/decisions?limit=2"))["decisions"]
+    assert (newest["request_id"], oldest["request_id"]) == ("r2", "r1")
+    assert oldest["age_s"] == 1.0
+    assert "at_s" not in oldest
+    assert oldest["trace_id"] == "trace"
+    assert oldest["outcome"]["kind"] == "chosen"
+    assert oldest["outcome"]["node_id"] == "b"
+    assert oldest["outcome"]["reason"]
+    assert [one["node_id"] for one in oldest["candidates"]] == ["b", "a"]
+    assert oldest["candidates"][0]["cost"] < oldest["candidates"][1]["cost"]
+    assert (await page(client, "/decisions?limit=1"))["decisions"] == [newest]
+    assert (await page(client, "/decisions?limit=0"))["decisions"] == []
+
+
+async def test_decisions_without_a_limit_are_a_few(of: Admin, client: Client) -> None:
+    of.report("a")
+    for number in range(admin.DECISIONS_SHOWN + 1):
+        of.route(f"r{number}")
+    assert len((await page(client, "/decisions"))["decisions"]) == admin.DECISIONS_SHOWN
+    assert len((await page(client, "/decisions?limit=100000"))["decisions"]) == admin.DECISIONS_SHOWN + 1
+
+
+@pytest.mark.parametrize("limit", ["-1", "x", "", "1.5", "100001", "9" * 5000, "%D9%A3", "%00"])
+async def test_a_bad_limit_is_named(client: Client, limit: str) -> None:
+    error = (await page(client, f"/decisions?limit={limit}", 400))["error"]
+    assert error.startswith("limit: wanted a number from 0 to 100000, got ")
+    assert len(error) < 200
+
+
+async def test_metrics_is_prometheus_text(of: Admin, client: Client) -> None:
+    of.report("a", kv_usage=0.25)
+    async with client.get("/metrics") as response:
+        assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+        assert 'extproc_node_kv_usage_ratio{node="a"} 0.25\n' in await response.text()
+
+
+async def test_the_index_lists_every_page(of: Admin, client: Client) -> None:
+    async with client.get("/") as response:
+        text = await response.text()
+    for resource in of.app.router.resources():
+        assert resource.canonical in text
+
+
+async def test_what_is_not_there_is_404_and_nothing_can_be_posted(client: Client) -> None:
+    async with client.get("/nothing") as response:
+        assert response.status == 404
+    async with client.post("/nodes") as response:
+        assert response.status == 405

@@ -1,0 +1,260 @@
+import asyncio
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from click.testing import CliRunner, Result
+
+from extproc import app, cli
+from extproc.address import TcpAddress
+from extproc.agent import agent
+from extproc.agent.settings import AgentConfig, EngineKind
+from extproc.config import Config
+from extproc.ops.logs import LogFormat
+from extproc.sim import emulator
+from extproc.sim.emulator import EmulatorSettings
+from tests.tokens.bpe import train
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("EXTPROC_"):
+            monkeypatch.delenv(name)
+
+
+def run(*arguments: str, **environment: str) -> Result:
+    return CliRunner().invoke(cli.main, arguments, env=environment)
+
+
+class Ran:
+    """Stands for what a command runs; keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.given: list[Any] = []
+
+    async def __call__(self, *arguments: Any, **_: Any) -> int:
+        self.given.extend(arguments)
+        return 0
+
+    def now(self, *arguments: Any) -> None:
+        self.given.extend(arguments)
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> Ran:
+    ran = Ran()
+    monkeypatch.setattr(app, "run", ran.now)
+    monkeypatch.setattr(agent, "run", ran)
+    monkeypatch.setattr(emulator, "run", ran)
+    return ran
+
+
+AGENT = ("agent", "--node-id", "gpu-1", "--engine", "http://127.0.0.1:8000")
+
+
+def test_serve_without_a_file_runs_on_the_defaults(ran: Ran) -> None:
+    assert run("serve").exit_code == 0
+    assert ran.given == [Config()]
+
+
+def test_serve_runs_on_its_file(ran: Ran, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("drain_s: 3\n")
+    assert run("serve", "--config", str(tmp_path / "a.yaml")).exit_code == 0
+    assert ran.given == [Config(drain_s=3)]
+
+
+@pytest.mark.parametrize("command", [("check",), ("serve", "--config")])
+def test_faults_of_a_configuration_are_one_line_each_and_status_1(
+    ran: Ran, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "a.yaml").write_text("nodes: {fresh_s: -1}\nlisten: {admin: 9090}\n")
+    result = run(*command, str(tmp_path / "a.yaml"))
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.splitlines() == [
+        "nodes.fresh_s: wanted greater than 0, got -1",
+        "listen.admin: wanted host:port, [ipv6]:port or unix:/path, got 9090",
+    ]
+    assert ran.given == []
+
+
+def test_check_says_ok(tmp_path: Path) -> None:
+    train(tmp_path / "t.json")
+    (tmp_path / "a.yaml").write_text("tokens: {models: {a: {tokenizer: t.json}}}\n")
+    result = run("check", str(tmp_path / "a.yaml"))
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "OK\n", "")
+
+
+def test_check_reports_a_missing_tokenizer_and_a_missing_file(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("tokens: {models: {a: {tokenizer: t.json}}}\n")
+    result = run("check", str(tmp_path / "a.yaml"))
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"tokens.models.a.tokenizer: wanted a tokenizer.json, got {tmp_path}/t.json: No ")
+    result = run("check", str(tmp_path / "none.yaml"))
+    assert result.exit_code == 1
+    assert result.stderr == f"{tmp_path}/none.yaml: wanted a readable file, got No such file or directory\n"
+
+
+def agent_config(ran: Ran, *arguments: str, **environment: str) -> AgentConfig:
+    result = run(*arguments, **environment)
+    assert result.exit_code == 0, result.output
+    (config,) = ran.given
+    assert isinstance(config, AgentConfig)
+    return config
+
+
+def test_agents_options_become_its_settings(ran: Ran) -> None:
+    options = "--router 10.0.0.1:9004 --router unix:/run/r --host gpu:80 --engine-kind vllm --interval 500ms --weight 2"
+    config = agent_config(ran, *AGENT, *options.split(), "--gpu", "1")
+    assert [str(router) for router in config.routers] == ["10.0.0.1:9004", "unix:/run/r"]
+    assert config.interval_s == 0.5
+    (engine,) = config.engines
+    assert (engine.node_id, engine.engine, engine.host) == ("gpu-1", "http://127.0.0.1:8000", TcpAddress("gpu", 80))
+    assert (engine.engine_kind, engine.weight, engine.gpu) == (EngineKind.VLLM, 2.0, 1)
+
+
+def test_agent_has_defaults_for_all_but_the_engine(ran: Ran) -> None:
+    config = agent_config(ran, *AGENT)
+    assert config.routers == (TcpAddress("127.0.0.1", 9004),)
+    assert config.interval_s == 1.0
+    assert config.engines[0].host == TcpAddress("127.0.0.1", 8000)
+    assert config.engines[0].engine_kind is EngineKind.AUTO
+
+
+def test_agent_can_be_told_by_the_environment(ran: Ran) -> None:
+    config = agent_config(
+        ran,
+        "agent",
+        EXTPROC_ROUTER="10.0.0.1:9004 10.0.0.2:9004",
+        EXTPROC_NODE_ID="gpu-7",
+        EXTPROC_ENGINE="http://engine:8000",
+        EXTPROC_HOST="10.0.0.7:8000",
+        EXTPROC_ENGINE_KIND="llamacpp",
+    )
+    assert [str(router) for router in config.routers] == ["10.0.0.1:9004", "10.0.0.2:9004"]
+    assert config.engines[0].node_id == "gpu-7"
+    assert str(config.engines[0].host) == "10.0.0.7:8000"
+    assert config.engines[0].engine_kind is EngineKind.LLAMACPP
+
+
+def test_agent_reads_several_engines_from_a_file(ran: Ran, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(
+        "engines:\n- {node_id: a, engine: 'http://h:1'}\n- {node_id: b, engine: 'http://h:2'}\n"
+    )
+    config = agent_config(ran, "agent", "--config", str(tmp_path / "a.yaml"), EXTPROC_NODE_ID="not asked")
+    assert [engine.node_id for engine in config.engines] == ["a", "b"]
+
+
+def test_agent_takes_a_file_or_options(ran: Ran, tmp_path: Path) -> None:
+    result = run(*AGENT, "--config", str(tmp_path / "a.yaml"))
+    assert result.exit_code == 2
+    assert "--config names the engines: leave out --node-id, --engine" in result.stderr
+    result = run("agent", "--node-id", "a")
+    assert result.exit_code == 2
+    assert "which engine? Give --node-id and --engine, or --config" in result.stderr
+    assert ran.given == []
+
+
+def test_faults_of_agents_options_name_the_option(ran: Ran) -> None:
+    result = run(*AGENT, "--router", "x", "--interval", "1h", "--weight", "0")
+    assert result.exit_code == 1
+    assert sorted(line.split(":")[0] for line in result.stderr.splitlines()) == ["--interval", "--router", "--weight"]
+    assert ran.given == []
+
+
+def test_agent_prints_what_it_would_report(tmp_path: Path) -> None:
+    # A process of its own: the engine answers from this one's event loop.
+    async def engine() -> tuple[int, str]:
+        async def page(request: web.Request) -> web.Response:
+            if request.path == "/v1/models":
+                return web.json_response({"data": [{"id": "m", "max_model_len": 4096}]})
+            return web.Response(text="vllm:num_requests_waiting 3\n" if request.path == "/metrics" else "")
+
+        application = web.Application()
+        application.router.add_get("/{page:.*}", page)
+        runner = web.AppRunner(application)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        command = [sys.executable, "-m", "extproc", "agent", "--node-id", "gpu-1", "--engine", url, "--print"]
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        printed, _ = await process.communicate()
+        await runner.cleanup()
+        assert process.returncode is not None
+        return process.returncode, printed.decode()
+
+    status, printed = asyncio.run(engine())
+    assert status == 0
+    snapshot = json.loads(printed)
+    assert snapshot["node_id"] == "gpu-1"
+    assert snapshot["state"] == "ready"
+    assert snapshot["requests_waiting"] == 3
+    assert snapshot["models"][0]["name"] == "m"
+
+
+def test_emulates_options_become_its_settings(ran: Ran) -> None:
+    assert run("emulate", "--name=gpu-1", "--model=demo", "--speed=0.5", "--kv-blocks=5000").exit_code == 0
+    assert ran.given == [EmulatorSettings(name="gpu-1", model="demo", speed=0.5, kv_blocks=5000)]
+
+
+def test_emulates_defaults_are_those_of_its_settings(ran: Ran) -> None:
+    assert run("emulate").exit_code == 0
+    assert ran.given == [EmulatorSettings()]
+    options = {parameter.name for parameter in cli.emulate.params}
+    assert options - {"log_format", "log_level"} <= {field.name for field in dataclasses.fields(EmulatorSettings)}
+
+
+def test_emulate_refuses_what_could_not_run(ran: Ran) -> None:
+    result = run("emulate", "--speed", "0")
+    assert result.exit_code == 2
+    assert "speed must be over 0" in result.stderr
+
+
+def test_demo_ends_with_its_own_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    from extproc import demo
+
+    async def failed(_: object, *, once: bool) -> int:
+        return 7 if once else 8
+
+    monkeypatch.setattr(demo, "run", failed)
+    assert run("demo", "--once").exit_code == 7
+    assert run("demo").exit_code == 8
+
+
+def choices(command: str, option: str) -> set[str]:
+    (parameter,) = (one for one in cli.main.commands[command].params if one.name == option)
+    return set(parameter.type.choices)  # type: ignore[attr-defined]
+
+
+def test_choices_are_those_of_the_code() -> None:
+    assert choices("agent", "engine_kind") == {kind.value for kind in EngineKind}
+    assert choices("serve", "log_format") == {one.value for one in LogFormat}
+
+
+def test_every_command_teaches_by_example() -> None:
+    assert "extproc demo" in run("--help").stdout
+    for name in cli.main.commands:
+        help_text = run(name, "--help").stdout
+        assert f"  extproc {name}" in help_text or f"$ extproc {name}" in help_text, name
+
+
+def test_the_version_is_the_packages() -> None:
+    assert version("extproc") in run("--version").stdout
+
+
+def test_help_loads_none_of_the_heavy_libraries() -> None:
+    code = (
+        "import sys; from click.testing import CliRunner; from extproc import cli\n"
+        "assert CliRunner().invoke(cli.main, ['agent', '--help']).exit_code == 0\n"
+        "print(sorted({'grpc', 'aiohttp', 'tokenizers', 'pydantic', 'envoy', 'rich', 'uvloop'} & set(sys.modules)))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
+    assert printed == "[]\n"
