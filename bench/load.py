@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 from collections import Counter
+from typing import cast
 
 import uvloop
 
@@ -40,8 +41,7 @@ class Connection(asyncio.Protocol):
         self.ended = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast(asyncio.WriteTransport, transport)
         self._send()
 
     def data_received(self, data: bytes) -> None:

@@ -1,0 +1,131 @@
+"""ext_proc's protobuf messages ↔ events and actions. No I/O; the hot path, so plain `protobuf` and no detours."""
+
+from collections.abc import Iterable
+from typing import Final, assert_never
+
+from envoy.config.core.v3.base_pb2 import HeaderValueOption
+from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
+from envoy.service.ext_proc.v3.external_processor_pb2 import (
+    HeaderMutation,
+    HttpHeaders,
+    ProcessingRequest,
+    ProcessingResponse,
+)
+
+from extproc.gateway.conversation import (
+    Acknowledge,
+    Action,
+    Continue,
+    CountTokens,
+    Event,
+    Metadata,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    Respond,
+    ResponseMessage,
+    SetDestination,
+)
+
+DESTINATION_HEADER: Final = "x-envoy-original-dst-host"
+NAMESPACE: Final = "extproc"
+"""Of the dynamic metadata."""
+TRACE_ID_CHARS_MAX: Final = 128
+_CLAIM_DIGITS_MAX: Final = 18
+_WANTED: Final = frozenset((":method", ":path", "content-length", "x-request-id"))
+_OVERWRITE: Final = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
+
+
+def kind_of(message: ProcessingRequest) -> str | None:
+    """Which message this is, as `request_headers`; its reply must be of the same kind. `None`: none that we know."""
+    kind: str | None = message.WhichOneof("request")
+    return kind
+
+
+def event_of(message: ProcessingRequest) -> Event:
+    """What a message says."""
+    match kind_of(message):
+        case "request_headers":
+            return _headers(message.request_headers, message.protocol_config.request_body_mode)
+        case "request_body":
+            return RequestBody(message.request_body.body, message.request_body.end_of_stream)
+        case "request_trailers":
+            return RequestTrailers()
+        case _:
+            return ResponseMessage()
+
+
+def reply_of(action: Action, kind: str | None) -> ProcessingResponse:
+    """The reply to a message of this kind."""
+    reply = ProcessingResponse()
+    match action:
+        case Acknowledge():
+            if kind is not None:
+                getattr(reply, kind).SetInParent()
+        case Continue(metadata=metadata):
+            if kind is not None:
+                getattr(reply, kind).SetInParent()
+            _write_metadata(reply, metadata)
+        case SetDestination(host=host, metadata=metadata):
+            assert kind in ("request_headers", "request_body"), "only these can change the request's headers"
+            common = getattr(reply, kind).response
+            # The route was chosen before we were asked; with the header set another one, to our clusters, matches.
+            common.clear_route_cache = True
+            _write_headers(common.header_mutation, ((DESTINATION_HEADER, host),))
+            _write_metadata(reply, metadata)
+        case Respond():
+            immediate = reply.immediate_response
+            immediate.status.code = action.status  # Envoy's StatusCode enum has HTTP's numbers
+            immediate.body = action.body
+            immediate.details = f"extproc_{action.code}"
+            _write_headers(immediate.headers, action.headers)
+            _write_metadata(reply, action.metadata)
+        case CountTokens():
+            msg = "CountTokens is no reply"
+            raise TypeError(msg)
+        case _:
+            assert_never(action)
+    return reply
+
+
+def _headers(headers: HttpHeaders, body_mode: int) -> RequestHeaders:
+    found = {}
+    for header in headers.headers.headers:
+        key = header.key
+        if key in _WANTED:
+            found[key] = header.raw_value.decode("utf-8", "replace") if header.raw_value else header.value
+    return RequestHeaders(
+        method=found.get(":method", ""),
+        path=found.get(":path", ""),
+        content_length=_claim(found.get("content-length", "")),
+        trace_id=found.get("x-request-id", "")[:TRACE_ID_CHARS_MAX],
+        end_of_stream=headers.end_of_stream,
+        body_in_one=body_mode == ProcessingMode.BUFFERED,
+    )
+
+
+def _claim(content_length: str) -> int | None:
+    if not (content_length.isascii() and content_length.isdigit()):
+        return None
+    return int(content_length) if len(content_length) <= _CLAIM_DIGITS_MAX else 10**_CLAIM_DIGITS_MAX
+
+
+def _write_headers(mutation: HeaderMutation, headers: Iterable[tuple[str, str]]) -> None:
+    for key, value in headers:
+        option = mutation.set_headers.add(append_action=_OVERWRITE)
+        option.header.key = key
+        option.header.raw_value = value.encode()
+
+
+def _write_metadata(reply: ProcessingResponse, metadata: Metadata) -> None:
+    if not metadata:
+        return
+    # Assigning field by field costs 4 µs where Struct.update costs 8.
+    fields = reply.dynamic_metadata.fields[NAMESPACE].struct_value.fields
+    for key, value in metadata.items():
+        if isinstance(value, str):
+            fields[key].string_value = value
+        elif isinstance(value, bool):
+            fields[key].bool_value = value
+        else:
+            fields[key].number_value = value

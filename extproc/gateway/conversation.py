@@ -1,0 +1,102 @@
+"""What passes between Envoy and one session: events in, actions out, as values.
+
+Envoy waits for exactly one reply to each message of a stream, so each event is answered by exactly one action.
+`CountTokens` alone is no reply: it asks for a `TokensCounted`, and the answer to that is the reply.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from extproc.core.request import Prompt, TokenCount
+
+Metadata = Mapping[str, str | int | bool]
+"""Dynamic metadata of namespace `extproc`, for access logs."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHeaders:
+    """The request began."""
+
+    method: str
+    path: str
+    """With the query."""
+    content_length: int | None = None
+    """What the client claims, in bytes; `None`: nothing, or no number."""
+    trace_id: str = ""
+    """`x-request-id`, cut to 128 characters."""
+    end_of_stream: bool = False
+    """There is no body."""
+    body_in_one: bool = False
+    """Envoy sends the whole body in one message, which lacks `end_of_stream` where trailers follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBody:
+    """A piece of the body, or all of it."""
+
+    data: bytes
+    end_of_stream: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTrailers:
+    """The request ended with trailers."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseMessage:
+    """Something about the response, or a kind of message that we do not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokensCounted:
+    """The answer to `CountTokens`."""
+
+    count: TokenCount
+
+
+Event = RequestHeaders | RequestBody | RequestTrailers | ResponseMessage | TokensCounted
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledge:
+    """Go on; nothing is decided by this message."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountTokens:
+    """Count, then tell the session."""
+
+    model: str
+    prompt: Prompt
+    body_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetDestination:
+    """Envoy shall send the request to `host`, as `ip:port`."""
+
+    host: str
+    metadata: Metadata
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """The request goes on without a destination: Envoy's static cluster serves it."""
+
+    metadata: Metadata = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Respond:
+    """The client is answered at once; no node sees the request."""
+
+    status: int
+    code: str
+    """The error body's; in access logs `%RESPONSE_CODE_DETAILS%` is `extproc_` and this."""
+    body: bytes
+    headers: tuple[tuple[str, str], ...]
+    metadata: Metadata
+
+
+Action = Acknowledge | CountTokens | SetDestination | Continue | Respond

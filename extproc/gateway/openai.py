@@ -1,0 +1,207 @@
+"""OpenAI's API as far as routing cares: request body → what has to be counted, refusal → error body.
+
+Only the fields below are read, and of those only what is needed: what else an engine dislikes is the engine's to say.
+A field that is `null` is absent. Python's own JSON reader, which engines use, takes more than JSON: lone surrogates,
+NaN, UTF-16, a byte order mark. Such a body is read by it and written anew before it counts as no JSON.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from msgspec import Raw, Struct
+
+from extproc.core.request import Endpoint, Prompt
+from extproc.gateway.prompts import Gathered, Message, Prompts, is_null
+
+MODEL_CHARS_MAX: Final = 512
+"""Decisions, answers and access logs repeat the model's name."""
+WHOLE_MAX: Final = 1_000_000_000
+"""Token limits and sequences over this read as this: no node has such a context, and sums stay small."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedBody:
+    """What routing needs of a body."""
+
+    endpoint: Endpoint
+    model: str
+    prompt: Prompt
+    output_tokens_max: int | None
+    sequences: int
+    stream: bool
+    length_binds: bool
+    """False: the tokens may exceed a node's context length, as a batch of prompts or one that the engine truncates."""
+
+
+@dataclass(frozen=True, slots=True)
+class BodyFault:
+    """Why a body cannot be routed."""
+
+    message: str
+    param: str | None
+    """The field, as `messages[2].content`; `None`: the body as a whole."""
+
+
+_Limit = int | float | str | None
+"""Engines take 10, 10.0 and "10"."""
+
+
+class _Body(Struct):
+    model: str | None = None
+    n: _Limit = None
+    stream: Raw = Raw()
+    tools: Raw = Raw()
+    truncate_prompt_tokens: Raw = Raw()
+    """vLLM's."""
+    truncation: Raw = Raw()
+    """The responses API's."""
+    max_tokens: _Limit = None
+
+
+class _Chat(_Body):
+    messages: list[Message] | None = None
+    max_completion_tokens: _Limit = None
+
+
+class _Completion(_Body):
+    prompt: Prompts = None
+
+
+class _Embedding(_Body):
+    input: Prompts = None
+    messages: list[Message] | None = None
+    """vLLM embeds conversations too."""
+
+
+class _Response(_Body):
+    input: str | list[str | Message] | None = None
+    instructions: str | None = None
+    max_output_tokens: _Limit = None
+
+
+_AnyBody = _Chat | _Completion | _Embedding | _Response
+
+_DECODERS: Final[dict[Endpoint, msgspec.json.Decoder[_AnyBody]]] = {
+    Endpoint.CHAT: msgspec.json.Decoder(_Chat),
+    Endpoint.COMPLETION: msgspec.json.Decoder(_Completion),
+    Endpoint.EMBEDDING: msgspec.json.Decoder(_Embedding),
+    Endpoint.RESPONSE: msgspec.json.Decoder(_Response),
+}
+_ENDPOINTS: Final = {
+    "chat/completions": Endpoint.CHAT,
+    "completions": Endpoint.COMPLETION,
+    "embeddings": Endpoint.EMBEDDING,
+    "responses": Endpoint.RESPONSE,
+}
+PROMPT_FIELD: Final = {
+    Endpoint.CHAT: "messages",
+    Endpoint.COMPLETION: "prompt",
+    Endpoint.EMBEDDING: "input",
+    Endpoint.RESPONSE: "input",
+}
+"""Where each endpoint's prompt stands."""
+
+_LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens", "n")
+"""Of the first three, the first one given holds."""
+
+_EXPECTED = re.compile(r"(?P<wanted>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)
+
+
+def endpoint_of(method: str, path: str) -> Endpoint | None:
+    """The inference API that a request uses, whatever stands before `/v1/`; `None`: another path, or no POST."""
+    if method != "POST":
+        return None
+    _, v1, rest = path.partition("?")[0].rpartition("/v1/")
+    return _ENDPOINTS.get(rest) if v1 else None
+
+
+def parse(endpoint: Endpoint, body: bytes) -> ParsedBody | BodyFault:
+    """What routing needs of a body, or why it cannot be had. Raises for no input."""
+    try:
+        fields = _decode(endpoint, body)
+    except msgspec.ValidationError as error:
+        return _fault_of(error)
+    except (ValueError, RecursionError):
+        return BodyFault("The request body is not valid JSON, or is nested too deeply.", None)
+    if not fields.model:
+        return BodyFault("model: wanted the name of a model, got nothing", "model")
+    if len(fields.model) > MODEL_CHARS_MAX:
+        return BodyFault(f"model: wanted at most {MODEL_CHARS_MAX} characters, got {len(fields.model)}", "model")
+    if isinstance(fields, _Chat) and fields.messages is None:
+        return BodyFault("messages: wanted an array, got nothing", "messages")
+    limits: dict[str, int] = {}
+    for name in _LIMITS:
+        value: _Limit = getattr(fields, name, None)
+        if value is not None:
+            whole = _whole(value)
+            if whole is None:
+                return BodyFault(f"{name}: wanted a whole number, got {value!r:.40}", name)
+            limits[name] = whole
+    return _parsed(endpoint, fields, limits)
+
+
+def error_body(message: str, kind: str, code: str, param: str | None = None) -> bytes:
+    """An error as OpenAI's clients expect it."""
+    return msgspec.json.encode({"error": {"message": message, "type": kind, "param": param, "code": code}})
+
+
+def _parsed(endpoint: Endpoint, fields: _AnyBody, limits: dict[str, int]) -> ParsedBody:
+    gathered = Gathered()
+    prompts = 1
+    match fields:
+        case _Chat():
+            gathered.messages_of(fields.messages or ())
+        case _Completion():
+            prompts = gathered.prompts_of(fields.prompt)
+        case _Embedding():
+            prompts = gathered.prompts_of(fields.input)
+            gathered.messages_of(fields.messages or ())
+        case _Response():
+            gathered.text(fields.instructions)
+            gathered.messages_of([fields.input] if isinstance(fields.input, str) else fields.input or ())
+    gathered.json(fields.tools)
+    allowed = [limits[name] for name in _LIMITS[:3] if limits.get(name, -1) >= 0]  # llama.cpp: -1 is no limit
+    truncates = not (is_null(fields.truncate_prompt_tokens) and is_null(fields.truncation))
+    return ParsedBody(
+        endpoint=endpoint,
+        model=fields.model or "",
+        prompt=Prompt(tuple(gathered.texts), gathered.token_ids, gathered.messages, gathered.media_parts),
+        output_tokens_max=0 if endpoint is Endpoint.EMBEDDING else allowed[0] if allowed else None,
+        sequences=max(1, limits.get("n", 1)),
+        stream=bytes(fields.stream) == b"true",
+        length_binds=prompts == 1 and not truncates,
+    )
+
+
+def _decode(endpoint: Endpoint, body: bytes) -> _AnyBody:
+    decoder = _DECODERS[endpoint]
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        lenient = json.loads(body, parse_constant=lambda _: None)
+        return decoder.decode(json.dumps(lenient, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def _fault_of(error: msgspec.ValidationError) -> BodyFault:
+    """`Expected `str | null`, got `int` - at `$.model`` → model: wanted str or null, got int."""
+    found = _EXPECTED.fullmatch(str(error))
+    assert found is not None, "the pattern's every part may be empty"
+    path = found["path"] or None
+    wanted = found["wanted"].replace("Expected ", "wanted ").replace("`", "").replace(" | ", " or ")
+    return BodyFault(f"{path or 'body'}: {wanted}", path)
+
+
+def _whole(value: int | float | str) -> int | None:
+    """A number within ±`WHOLE_MAX`; `None` for a fraction or another string."""
+    try:
+        whole = int(value)
+    except ValueError:
+        return None
+    if isinstance(value, float) and whole != value:
+        return None
+    return max(-WHOLE_MAX, min(whole, WHOLE_MAX))

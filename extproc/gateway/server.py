@@ -1,0 +1,216 @@
+"""The gRPC service that Envoy asks: reads messages, lets the stream's `Session` answer, writes the replies.
+
+A stream lasts as long as its request, answer included; its end is how we know that a node is free again. So most
+streams are decided and rest until Envoy says something about the response, which is rare, or ends them.
+
+No request fails for a fault of ours: an exception is logged and counted, and the request goes on by the fallback, or
+without a destination.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from itertools import count
+from typing import Any, Protocol
+
+import grpc
+import structlog
+from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest, ProcessingResponse
+from envoy.service.ext_proc.v3.external_processor_pb2_grpc import add_ExternalProcessorServicer_to_server
+
+from extproc.config import ServeLimits
+from extproc.core.balancer import Balancer
+from extproc.core.request import Prompt, TokenCount
+from extproc.gateway import codec
+from extproc.gateway.budget import BodyBudget
+from extproc.gateway.conversation import Acknowledge, Action, Continue, CountTokens, Respond, TokensCounted
+from extproc.gateway.routepolicy import RoutePolicies
+from extproc.gateway.session import Session
+from extproc.ops.metrics import Metrics
+
+log = structlog.get_logger()
+
+_MESSAGE_MARGIN_BYTES = 1024 * 1024
+"""A gRPC message is larger than the body in it; a body a little over the limit still gets its 413."""
+_PING_INTERVAL_MIN_MS = 5_000
+"""Envoy may ping as often as this, with streams or without."""
+
+_Context = grpc.aio.ServicerContext[ProcessingRequest, ProcessingResponse]
+
+
+class TokenCounter(Protocol):
+    """Counts prompts. Neither way raises: where it cannot count it estimates."""
+
+    inline_bytes_max: int
+    """Bodies up to this size are counted on the event loop."""
+
+    def count_now(self, model: str, prompt: Prompt) -> TokenCount:
+        """Count here and now."""
+
+    async def count(self, model: str, prompt: Prompt) -> TokenCount:
+        """Count without keeping the event loop."""
+
+
+def grpc_options(body_bytes_max: int, metadata_bytes_max: int = 64 * 1024) -> list[tuple[str, int]]:
+    """What a gRPC server for Envoy must allow: bodies, and gRPC metadata (the route's policy), up to these sizes."""
+    return [
+        ("grpc.max_receive_message_length", body_bytes_max + _MESSAGE_MARGIN_BYTES),
+        ("grpc.max_metadata_size", metadata_bytes_max),
+        ("grpc.max_concurrent_streams", 2**31 - 1),  # the limit on streams is the server's, over all connections
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", _PING_INTERVAL_MIN_MS),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", _PING_INTERVAL_MIN_MS),
+    ]
+
+
+def register(server: grpc.aio.Server, processor: "ExternalProcessor") -> None:
+    """Let a server serve Envoy."""
+    add_ExternalProcessorServicer_to_server(processor, server)
+
+
+class ExternalProcessor:
+    """Envoy's `ExternalProcessor` service: one `Session` for each stream."""
+
+    def __init__(
+        self,
+        balancer: Balancer,
+        policies: RoutePolicies,
+        counter: TokenCounter,
+        limits: ServeLimits,
+        metrics: Metrics,
+        clock: Callable[[], float],
+    ) -> None:
+        self._balancer = balancer
+        self._policies = policies
+        self._counter = counter
+        self._body_bytes_max = limits.body_bytes_max
+        self._budget = BodyBudget(limits.body_bytes_total_max)
+        self._metrics = metrics
+        self._clock = clock
+        self._request_ids = count(1)
+        self._streams_open = 0
+        self._draining = False
+        self._resting: set[asyncio.Future[None]] = set()
+
+    @property
+    def streams_open(self) -> int:
+        """Requests that Envoy has open with us."""
+        return self._streams_open
+
+    @property
+    def body_bytes_reserved(self) -> int:
+        """Bytes reserved for the bodies of all streams."""
+        return self._budget.bytes_reserved
+
+    def drain(self) -> None:
+        """Take no new streams, end each open one with gRPC OK as soon as it is decided. Envoy goes on without us."""
+        self._draining = True
+        for ended in self._resting:
+            if not ended.done():
+                ended.set_result(None)
+
+    async def Process(self, request_iterator: AsyncIterator[ProcessingRequest], context: _Context) -> None:  # noqa: ARG002, N802
+        """One request of Envoy's."""
+        if self._draining:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "draining")
+        session = self._open(context)
+        self._streams_open += 1
+        self._metrics.stream_opened()
+        try:
+            message = await context.read()
+            while message is not grpc.aio.EOF:
+                await context.write(await self._reply(session, message))
+                if not session.decided:
+                    message = await context.read()
+                elif self._draining:
+                    return
+                else:
+                    message = await self._rest(context)
+        finally:
+            session.close()
+            self._streams_open -= 1
+            self._metrics.stream_closed()
+            self._metrics.body_bytes(self._budget.bytes_reserved)
+
+    def _open(self, context: _Context) -> Session:
+        # All that is wanted of the context is read here: once its RPC has ended it must not be touched.
+        metadata = context.invocation_metadata() or ()
+        try:
+            policy, fault = self._policies.of(metadata)
+        except Exception:  # noqa: BLE001
+            self._our_error("policies")
+            policy, fault = self._policies.default, "could not be read"
+        if fault is not None:
+            self._metrics.policy_fault()
+        request_id = str(next(self._request_ids))
+        return Session(self._balancer, policy, fault, self._budget, self._body_bytes_max, request_id)
+
+    async def _reply(self, session: Session, message: ProcessingRequest) -> ProcessingResponse:
+        try:
+            action = await self._answer(session, message)
+        except Exception:  # noqa: BLE001
+            self._our_error("answer")
+            action = self._recover(session)
+        kind = codec.kind_of(message)
+        try:
+            return codec.reply_of(action, kind)
+        except Exception:  # noqa: BLE001
+            self._our_error("reply")
+            return codec.reply_of(Acknowledge(), kind)
+
+    async def _answer(self, session: Session, message: ProcessingRequest) -> Action:
+        was_decided = session.decided
+        event = codec.event_of(message)
+        began_s = time.perf_counter()
+        action = session.receive(event, self._clock())
+        self._metrics.body_bytes(self._budget.bytes_reserved)
+        if isinstance(action, CountTokens):
+            counted = TokensCounted(await self._count(action))
+            began_s = time.perf_counter()
+            action = session.receive(counted, self._clock())
+        if session.decided and not was_decided:
+            if session.decision is not None:
+                self._metrics.decided(session.decision, time.perf_counter() - began_s)
+            if isinstance(action, Respond):
+                self._metrics.responded(action.code)
+        return action
+
+    async def _count(self, wanted: CountTokens) -> TokenCount:
+        if wanted.body_bytes <= self._counter.inline_bytes_max:
+            return self._counter.count_now(wanted.model, wanted.prompt)
+        return await self._counter.count(wanted.model, wanted.prompt)
+
+    def _recover(self, session: Session) -> Action:
+        try:
+            return session.recover(self._clock())
+        except Exception:  # noqa: BLE001
+            self._our_error("recovery")
+            return Continue()
+
+    def _our_error(self, where: str) -> None:
+        log.exception("error of ours; the request goes on", where=where)
+        self._metrics.our_error(where)
+
+    async def _rest(self, context: _Context) -> ProcessingRequest:
+        """The next message of a decided stream; EOF once there is none, or we drain.
+
+        The read is a task of its own and is left alone when nobody waits for it any more: a cancelled read frees
+        memory that gRPC's core still writes to.
+        """
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        read = asyncio.ensure_future(context.read())
+        read.add_done_callback(partial(_wake, ended))
+        self._resting.add(ended)
+        try:
+            await ended
+        finally:
+            self._resting.discard(ended)
+        return read.result() if read.done() else grpc.aio.EOF
+
+
+def _wake(ended: asyncio.Future[None], read: asyncio.Future[Any]) -> None:
+    if not ended.done():
+        ended.set_result(None)
+    elif not read.cancelled():
+        read.exception()  # nobody waits; a read that fails as its RPC ends is no news

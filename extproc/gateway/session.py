@@ -1,0 +1,292 @@
+"""One request's conversation with Envoy, without I/O: an event in, an action out.
+
+    OPENED ── headers ──► BODY ── the whole body ──► COUNTING ── tokens counted ──► DECIDED
+       │                   │
+       └───────────────────┴── nothing to count, or a refusal ────────────────────► DECIDED
+
+OPENED    Nothing has come. The headers tell whether there is a body, whether it is inference, and how many bytes the
+          client claims. Those are reserved here, before Envoy buffers them. No body, or no inference: the fallback's
+          node is named in the reply to the headers.
+BODY      Pieces are gathered until the body is whole; how it was cut never matters. What exceeds the claim is reserved
+          as it comes. Over a limit the client is answered at once. Whole: parsed, and the tokens asked for.
+COUNTING  The one state that waits for us and not for Envoy.
+DECIDED   The reply to the latest message carried the decision. Whatever comes now is acknowledged. The stream stays
+          open for as long as the response runs: closing the session ends the balancer's reservation.
+
+Bytes are reserved from the headers on until they are no longer held: the decision, or the stream's end; a body that
+nobody reads, until it has come and was dropped.
+"""
+
+import enum
+from typing import assert_never
+
+from extproc.core.balancer import Balancer
+from extproc.core.decision import Chosen, Decision, Refusal, Refused, Unknown
+from extproc.core.policy import RoutingPolicy
+from extproc.core.request import Endpoint, InferenceRequest, TokenCount
+from extproc.gateway import openai
+from extproc.gateway.budget import BodyBudget
+from extproc.gateway.conversation import (
+    Acknowledge,
+    Action,
+    Continue,
+    CountTokens,
+    Event,
+    RequestBody,
+    RequestHeaders,
+    RequestTrailers,
+    Respond,
+    ResponseMessage,
+    SetDestination,
+    TokensCounted,
+)
+
+BUDGET_RETRY_AFTER_S = 1
+"""What clients are told to wait when bodies fill their share of memory."""
+
+_TOO_LARGE = "request_too_large"
+_INVALID = "invalid_request"
+_ERRORS = {
+    Refusal.OVERLOADED.value: (429, "rate_limit_error"),
+    Refusal.NO_READY_NODE.value: (503, "server_error"),
+    Refusal.MODEL_NOT_FOUND.value: (404, "invalid_request_error"),
+    Refusal.CONTEXT_LENGTH_EXCEEDED.value: (400, "invalid_request_error"),
+    _INVALID: (400, "invalid_request_error"),
+    _TOO_LARGE: (413, "invalid_request_error"),
+}
+"""Status and type of each code that an error body can carry."""
+_ACKNOWLEDGE = Acknowledge()
+
+
+class _State(enum.Enum):
+    OPENED = enum.auto()
+    BODY = enum.auto()
+    COUNTING = enum.auto()
+    DECIDED = enum.auto()
+
+
+class Session:
+    """One request. `receive` answers each event by one action; `close` must be called once the stream has ended."""
+
+    __slots__ = (
+        "_balancer",
+        "_body_bytes_max",
+        "_body_in_one",
+        "_budget",
+        "_bytes_come",
+        "_bytes_reserved",
+        "_chunks",
+        "_endpoint",
+        "_parsed",
+        "_policy",
+        "_policy_fault",
+        "_request_id",
+        "_state",
+        "_trace_id",
+        "decision",
+    )
+
+    def __init__(
+        self,
+        balancer: Balancer,
+        policy: RoutingPolicy,
+        policy_fault: str | None,
+        body_budget: BodyBudget,
+        body_bytes_max: int,
+        request_id: str,
+    ) -> None:
+        self._balancer = balancer
+        self._policy = policy
+        self._policy_fault = policy_fault
+        self._budget = body_budget
+        self._body_bytes_max = body_bytes_max
+        self._request_id = request_id
+        self._trace_id = ""
+        self._state = _State.OPENED
+        self._endpoint: Endpoint | None = None
+        self._body_in_one = False
+        self._chunks: list[bytes] = []
+        self._bytes_come = 0
+        self._bytes_reserved = 0
+        self._parsed: openai.ParsedBody | None = None
+        self.decision: Decision | None = None
+        """The balancer's; `None` as well where a client was refused without asking it."""
+
+    @property
+    def decided(self) -> bool:
+        """Whether the latest action carried the decision, or an earlier one did."""
+        return self._state is _State.DECIDED
+
+    def receive(self, event: Event, now_s: float) -> Action:
+        """Answer one event. Never raises for what an event says; what the core raises goes through: see `recover`."""
+        match event:
+            case RequestHeaders():
+                return self._headers(event, now_s) if self._state is _State.OPENED else _ACKNOWLEDGE
+            case RequestBody():
+                if self._state is _State.BODY:
+                    return self._body(event, now_s)
+                self._drop_body()
+                return _ACKNOWLEDGE
+            case TokensCounted():
+                assert self._state is _State.COUNTING, "tokens counted that were not asked for"
+                return self._route(event.count, now_s)
+            case RequestTrailers():
+                # Without a whole body before them it is too late to name a node: their reply cannot set headers.
+                self._drop_body()
+                self._state = _State.DECIDED
+                return _ACKNOWLEDGE
+            case ResponseMessage():
+                return _ACKNOWLEDGE
+            case _:
+                assert_never(event)
+
+    def recover(self, now_s: float) -> Action:
+        """After an error of ours: what was decided already, or else the fallback's node."""
+        if not self.decided:
+            return self._fallback(now_s)
+        return _ACKNOWLEDGE if self.decision is None else self._carry_out(self.decision)
+
+    def close(self) -> None:
+        """The stream has ended: give everything back. Idempotent."""
+        self._state = _State.DECIDED
+        self._drop_body()
+        self._balancer.finish(self._request_id)
+
+    def _headers(self, headers: RequestHeaders, now_s: float) -> Action:
+        self._trace_id = headers.trace_id
+        self._body_in_one = headers.body_in_one
+        self._state = _State.BODY
+        if not headers.end_of_stream:
+            refusal = self._reserve(headers.content_length or 0)
+            if refusal is not None:
+                return refusal
+            self._endpoint = openai.endpoint_of(headers.method, headers.path)
+        if self._endpoint is None:
+            return self._fallback(now_s, body_follows=not headers.end_of_stream)
+        return _ACKNOWLEDGE
+
+    def _body(self, body: RequestBody, now_s: float) -> Action:
+        self._bytes_come += len(body.data)
+        refusal = self._reserve(self._bytes_come)
+        if refusal is not None:
+            return refusal
+        self._chunks.append(body.data)
+        if not (body.end_of_stream or self._body_in_one):
+            return _ACKNOWLEDGE
+        if self._bytes_come == 0:
+            return self._fallback(now_s)
+        assert self._endpoint is not None, "only bodies of inference paths are gathered"
+        parsed = openai.parse(self._endpoint, b"".join(self._chunks))
+        if isinstance(parsed, openai.BodyFault):
+            return self._respond(_INVALID, parsed.message, parsed.param)
+        self._parsed = parsed
+        self._chunks.clear()
+        self._state = _State.COUNTING
+        return CountTokens(parsed.model, parsed.prompt, self._bytes_come)
+
+    def _route(self, count: TokenCount, now_s: float) -> Action:
+        parsed = self._parsed
+        assert parsed is not None, "parsed before counting"
+        if count.exact and not parsed.length_binds:
+            count = TokenCount(count.tokens, exact=False)
+        request = InferenceRequest(
+            request_id=self._request_id,
+            model=parsed.model,
+            endpoint=parsed.endpoint,
+            prompt=count,
+            output_tokens_max=parsed.output_tokens_max,
+            sequences=parsed.sequences,
+            trace_id=self._trace_id,
+        )
+        self.decision = self._balancer.route(request, self._policy, now_s)
+        self._drop_body()
+        return self._carry_out(self.decision)
+
+    def _fallback(self, now_s: float, *, body_follows: bool = False) -> Action:
+        if not body_follows:
+            self._drop_body()
+        self._state = _State.DECIDED
+        self.decision = self._balancer.route_uninspected(self._request_id, self._trace_id, now_s)
+        return self._carry_out(self.decision)
+
+    def _carry_out(self, decision: Decision) -> Action:
+        self._state = _State.DECIDED
+        outcome = decision.outcome
+        match outcome:
+            case Chosen(host=host, reason=reason, fallback=fallback):
+                return SetDestination(host, self._metadata("fallback" if fallback else "chosen", reason, decision))
+            case Unknown(reason=reason):
+                return Continue(self._metadata("unknown", reason, decision))
+            case Refused(refusal=refusal, message=message, retry_after_s=retry_after_s):
+                param = self._param(refusal)
+                return self._respond(refusal.value, message, param, retry_after_s, decision)
+            case _:
+                assert_never(outcome)
+
+    def _param(self, refusal: Refusal) -> str | None:
+        """The field that a refusal is about."""
+        if refusal is Refusal.MODEL_NOT_FOUND:
+            return "model"
+        if refusal is Refusal.CONTEXT_LENGTH_EXCEEDED and self._endpoint is not None:
+            return openai.PROMPT_FIELD[self._endpoint]
+        return None
+
+    def _reserve(self, total: int) -> Respond | None:
+        """Reserve up to this many bytes in all; the answer to the client where that is too much."""
+        if total > self._body_bytes_max:
+            message = f"The request body is larger than {self._body_bytes_max} bytes."
+            return self._respond(_TOO_LARGE, message)
+        more = total - self._bytes_reserved
+        if more <= 0:
+            return None
+        if not self._budget.reserve(more):
+            message = "The bodies of running requests fill the memory set aside for them; try again."
+            return self._respond(Refusal.OVERLOADED.value, message, retry_after_s=BUDGET_RETRY_AFTER_S)
+        self._bytes_reserved = total
+        return None
+
+    def _drop_body(self) -> None:
+        self._chunks.clear()
+        self._parsed = None
+        self._budget.release(self._bytes_reserved)
+        self._bytes_reserved = 0
+
+    def _respond(
+        self,
+        code: str,
+        message: str,
+        param: str | None = None,
+        retry_after_s: int | None = None,
+        decision: Decision | None = None,
+    ) -> Respond:
+        self._drop_body()
+        self._state = _State.DECIDED
+        status, kind = _ERRORS[code]
+        headers = [("content-type", "application/json")]
+        if retry_after_s is not None:
+            headers.append(("retry-after", str(retry_after_s)))
+        return Respond(
+            status=status,
+            code=code,
+            body=openai.error_body(message, kind, code, param),
+            headers=tuple(headers),
+            metadata=self._metadata(code, message, decision),
+        )
+
+    def _metadata(self, outcome: str, reason: str, decision: Decision | None) -> dict[str, str | int | bool]:
+        """What access logs shall show; what is not known is absent."""
+        metadata: dict[str, str | int | bool] = {"outcome": outcome, "reason": reason, "policy": self._policy.name}
+        if self._policy_fault is not None:
+            metadata["policy_error"] = self._policy_fault
+        if decision is None:
+            return metadata
+        metadata["strategy"] = decision.strategy
+        if decision.phase is not None:
+            metadata["phase"] = decision.phase.value
+        if decision.prompt_tokens is not None:
+            metadata["tokens"] = decision.prompt_tokens
+            metadata["tokens_exact"] = decision.tokens_exact
+        if isinstance(decision.outcome, Chosen):
+            metadata["node"] = decision.outcome.node_id
+            metadata["host"] = decision.outcome.host
+        return metadata

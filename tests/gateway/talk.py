@@ -1,0 +1,56 @@
+"""One conversation in a line, for tests of the session and the server."""
+
+import json
+from typing import Any
+
+from extproc.core.balancer import Balancer
+from extproc.core.policy import RoutingPolicy
+from extproc.core.request import TokenCount
+from extproc.gateway.budget import BodyBudget
+from extproc.gateway.conversation import Action, CountTokens, Event, RequestBody, RequestHeaders, TokensCounted
+from extproc.gateway.session import Session
+from tests.core.fleet import MODEL, NOW_S
+
+CHAT_PATH = "/v1/chat/completions"
+POLICY = RoutingPolicy()
+
+
+def chat(content: str = "hello", **fields: Any) -> bytes:
+    return json.dumps({"model": MODEL, "messages": [{"role": "user", "content": content}]} | fields).encode()
+
+
+def headers(path: str = CHAT_PATH, **changes: Any) -> RequestHeaders:
+    return RequestHeaders("POST", path, **changes)
+
+
+def whole(data: bytes) -> RequestBody:
+    return RequestBody(data, end_of_stream=True)
+
+
+class Talk:
+    """A session, the tokens it is told, and what it answered."""
+
+    def __init__(
+        self,
+        balancer: Balancer,
+        *,
+        budget: BodyBudget | None = None,
+        body_bytes_max: int = 10_000,
+        policy: RoutingPolicy = POLICY,
+        policy_fault: str | None = None,
+        tokens: TokenCount = TokenCount(10, exact=True),  # noqa: B008
+        request_id: str = "r1",
+    ) -> None:
+        self.budget = budget or BodyBudget(100_000)
+        self.session = Session(balancer, policy, policy_fault, self.budget, body_bytes_max, request_id)
+        self.tokens = tokens
+        self.asked: list[CountTokens] = []
+
+    def say(self, *events: Event) -> Action:
+        """The answer to the last of these."""
+        for event in events:
+            action = self.session.receive(event, NOW_S)
+            if isinstance(action, CountTokens):
+                self.asked.append(action)
+                action = self.session.receive(TokensCounted(self.tokens), NOW_S)
+        return action

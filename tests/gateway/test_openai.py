@@ -1,0 +1,324 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.core.request import Endpoint, Prompt
+from extproc.gateway.openai import MODEL_CHARS_MAX, WHOLE_MAX, BodyFault, ParsedBody, endpoint_of, error_body, parse
+
+CHAT, COMPLETION, EMBEDDING, RESPONSE = Endpoint.CHAT, Endpoint.COMPLETION, Endpoint.EMBEDDING, Endpoint.RESPONSE
+
+
+def parsed(endpoint: Endpoint, **fields: Any) -> ParsedBody:
+    found = parse(endpoint, json.dumps({"model": "m"} | fields).encode())
+    assert isinstance(found, ParsedBody), found
+    return found
+
+
+def fault(endpoint: Endpoint, body: bytes | dict[str, Any]) -> BodyFault:
+    found = parse(endpoint, body if isinstance(body, bytes) else json.dumps(body).encode())
+    assert isinstance(found, BodyFault), found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "endpoint"),
+    [
+        ("POST", "/v1/chat/completions", CHAT),
+        ("POST", "/v1/completions", COMPLETION),
+        ("POST", "/v1/embeddings", EMBEDDING),
+        ("POST", "/v1/responses", RESPONSE),
+        ("POST", "/batch/v1/chat/completions", CHAT),
+        ("POST", "/v1/chat/completions?api-version=1", CHAT),
+        ("POST", "/v1/models?next=/v1/completions", None),
+        ("GET", "/v1/chat/completions", None),
+        ("post", "/v1/completions", None),
+        ("POST", "/v1/chat/completions/", None),
+        ("POST", "/v1/responses/resp_1/cancel", None),
+        ("POST", "/chat/completions", None),
+        ("POST", "completions", None),
+        ("POST", "/tokenize", None),
+        ("POST", "", None),
+        ("", "", None),
+    ],
+)
+def test_the_endpoint_is_told_by_method_and_end_of_path(method: str, path: str, endpoint: Endpoint | None) -> None:
+    assert endpoint_of(method, path) is endpoint
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "fields", "prompt"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": "hi"}]}, Prompt(("hi",), messages=1)),
+        (CHAT, {"messages": []}, Prompt()),
+        (CHAT, {"messages": [{"content": None}, {}]}, Prompt(messages=2)),
+        (
+            CHAT,
+            {
+                "messages": [
+                    {
+                        "content": [
+                            {"type": "text", "text": "look"},
+                            "plain",
+                            {"type": "image_url", "image_url": {"url": "data:…"}},
+                            {"type": "input_audio", "input_audio": {}},
+                            {"type": "file", "file": {}},
+                            {"type": "refusal", "refusal": "no"},
+                        ]
+                    }
+                ]
+            },
+            Prompt(("look", "plain", "no"), messages=1, media_parts=3),
+        ),
+        (
+            CHAT,
+            {"messages": [{"content": None, "tool_calls": [{"id": "1"}]}], "tools": [{"name": "f"}]},
+            Prompt(('[{"id": "1"}]', '[{"name": "f"}]'), messages=1),
+        ),
+        (CHAT, {"messages": [{"content": "a", "tool_calls": None}], "tools": None}, Prompt(("a",), messages=1)),
+        (COMPLETION, {"prompt": "one"}, Prompt(("one",))),
+        (COMPLETION, {"prompt": ["one", "two"]}, Prompt(("one", "two"))),
+        (COMPLETION, {"prompt": [1, 2, 3]}, Prompt(token_ids=3)),
+        (COMPLETION, {"prompt": [[1, 2], [3]]}, Prompt(token_ids=3)),
+        (COMPLETION, {"prompt": [[1, "x"], "y", 4]}, Prompt(("x", "y"), token_ids=2)),
+        (COMPLETION, {"prompt": [{"prompt_string": "x", "multimodal_data": []}]}, Prompt(media_parts=1)),
+        (COMPLETION, {"prompt": None}, Prompt()),
+        (COMPLETION, {}, Prompt()),
+        (EMBEDDING, {"input": ["one", "two"]}, Prompt(("one", "two"))),
+        (EMBEDDING, {"input": [[1], [2]]}, Prompt(token_ids=2)),
+        (EMBEDDING, {"messages": [{"content": "hi"}]}, Prompt(("hi",), messages=1)),
+        (RESPONSE, {"input": "hi", "instructions": "be brief"}, Prompt(("be brief", "hi"), messages=1)),
+        (
+            RESPONSE,
+            {
+                "input": [
+                    {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_image"}]},
+                    {"type": "function_call", "arguments": '{"x": 1}'},
+                    {"type": "function_call_output", "output": 'a "quoted" word'},
+                ],
+                "tools": [{"type": "function"}],
+            },
+            Prompt(("a", '{"x": 1}', 'a "quoted" word', '[{"type": "function"}]'), messages=3, media_parts=1),
+        ),
+    ],
+)
+def test_every_shape_of_prompt_is_gathered(endpoint: Endpoint, fields: dict[str, Any], prompt: Prompt) -> None:
+    assert parsed(endpoint, **fields).prompt == prompt
+
+
+def test_tools_count_as_characters_and_not_as_escapes() -> None:
+    body = parsed(CHAT, messages=[], tools=[{"description": "天気予報"}])
+    assert body.prompt.texts == ('[{"description":"天気予報"}]',)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "fields", "output_tokens_max"),
+    [
+        (CHAT, {}, None),
+        (CHAT, {"max_tokens": 7}, 7),
+        (CHAT, {"max_tokens": None}, None),
+        (CHAT, {"max_tokens": 7, "max_completion_tokens": 5}, 5),
+        (CHAT, {"max_tokens": 7, "max_completion_tokens": None}, 7),
+        (CHAT, {"max_tokens": 7.0}, 7),
+        (CHAT, {"max_tokens": "7"}, 7),
+        (CHAT, {"max_tokens": 0}, 0),
+        (CHAT, {"max_tokens": -1}, None),
+        (CHAT, {"max_tokens": WHOLE_MAX}, WHOLE_MAX),
+        (CHAT, {"max_tokens": WHOLE_MAX + 1}, WHOLE_MAX),
+        (CHAT, {"max_tokens": 10**60}, WHOLE_MAX),
+        (CHAT, {"max_tokens": -(10**60)}, None),
+        (CHAT, {"max_output_tokens": "no field of this endpoint"}, None),
+        (RESPONSE, {"max_output_tokens": 9}, 9),
+        (EMBEDDING, {"max_tokens": 9}, 0),
+    ],
+)
+def test_the_limit_on_the_answer_is_read(
+    endpoint: Endpoint, fields: dict[str, Any], output_tokens_max: int | None
+) -> None:
+    messages: dict[str, Any] = {"messages": []} if endpoint is CHAT else {}
+    assert parsed(endpoint, **messages, **fields).output_tokens_max == output_tokens_max
+
+
+@pytest.mark.parametrize(("n", "sequences"), [(None, 1), (1, 1), (4, 4), (0, 1), (-3, 1), ("2", 2), (1e12, WHOLE_MAX)])
+def test_n_is_the_number_of_sequences(n: object, sequences: int) -> None:
+    assert parsed(CHAT, messages=[], n=n).sequences == sequences
+
+
+def test_stream_is_read() -> None:
+    assert parsed(CHAT, messages=[], stream=True).stream
+    assert not parsed(CHAT, messages=[], stream=False).stream
+    assert not parsed(CHAT, messages=[], stream=None).stream
+    assert not parsed(CHAT, messages=[]).stream
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "fields", "binds"),
+    [
+        (COMPLETION, {"prompt": "one"}, True),
+        (COMPLETION, {"prompt": ["one"]}, True),
+        (COMPLETION, {"prompt": ["one", "two"]}, False),
+        (COMPLETION, {"prompt": [1, 2, 3]}, True),
+        (COMPLETION, {"prompt": [[1, 2, 3]]}, True),
+        (COMPLETION, {"prompt": [[1], [2]]}, False),
+        (EMBEDDING, {"input": ["one", "two"]}, False),
+        (EMBEDDING, {"input": "one", "truncate_prompt_tokens": 512}, False),
+        (RESPONSE, {"input": "one", "truncation": "auto"}, False),
+        (RESPONSE, {"input": "one", "truncation": None}, True),
+    ],
+)
+def test_a_batch_or_a_truncated_prompt_is_bound_by_no_context_length(
+    endpoint: Endpoint, fields: dict[str, Any], binds: bool
+) -> None:
+    assert parsed(endpoint, **fields).length_binds is binds
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "param"),
+    [
+        (CHAT, {"messages": []}, "model"),
+        (CHAT, {"model": None, "messages": []}, "model"),
+        (CHAT, {"model": "", "messages": []}, "model"),
+        (CHAT, {"model": 5, "messages": []}, "model"),
+        (CHAT, {"model": "m"}, "messages"),
+        (CHAT, {"model": "m", "messages": None}, "messages"),
+        (CHAT, {"model": "m", "messages": "hi"}, "messages"),
+        (CHAT, {"model": "m", "messages": [{}, {}, {"content": 5}]}, "messages[2].content"),
+        (CHAT, {"model": "m", "messages": [{"content": {"a": 1}}]}, "messages[0].content"),
+        (CHAT, {"model": "m", "messages": [{"content": [{"text": 5}]}]}, "messages[0].content[0].text"),
+        (CHAT, {"model": "m", "messages": [None]}, "messages[0]"),
+        (CHAT, {"model": "m", "messages": [], "max_tokens": "many"}, "max_tokens"),
+        (CHAT, {"model": "m", "messages": [], "max_tokens": 1.5}, "max_tokens"),
+        (CHAT, {"model": "m", "messages": [], "max_tokens": True}, "max_tokens"),
+        (CHAT, {"model": "m", "messages": [], "max_tokens": {}}, "max_tokens"),
+        (CHAT, {"model": "m", "messages": [], "n": []}, "n"),
+        (CHAT, b'{"model": "m", "messages": [], "n": 1e999}', "n"),
+        (CHAT, b'{"model": "m", "messages": [], "n": 1' + b"0" * 5000 + b"}", "n"),
+        (COMPLETION, {"model": "m", "prompt": 5}, "prompt"),
+        (COMPLETION, {"model": "m", "prompt": ["a", None]}, "prompt[1]"),
+        (COMPLETION, {"model": "m", "prompt": [[1, 1.5]]}, "prompt[0][1]"),
+        (EMBEDDING, {"model": "m", "input": {}}, "input"),
+        (RESPONSE, {"model": "m", "input": 1}, "input"),
+        (RESPONSE, {"model": "m", "instructions": 1}, "instructions"),
+    ],
+)
+def test_a_field_that_cannot_be_used_is_named(endpoint: Endpoint, body: bytes | dict[str, Any], param: str) -> None:
+    found = fault(endpoint, body)
+    assert found.param == param
+    assert found.message.startswith(f"{param}: ")
+
+
+def test_a_fault_says_what_was_wanted_and_what_came() -> None:
+    found = fault(CHAT, {"model": "m", "messages": [{"content": 5}]})
+    assert found.message == "messages[0].content: wanted str or array or null, got int"
+    found = fault(CHAT, {"model": "m", "messages": [], "n": "x" * 100})
+    assert found.message == "n: wanted a whole number, got '" + "x" * 39
+
+
+def test_a_model_name_as_long_as_allowed_is_taken_and_a_longer_one_is_a_fault() -> None:
+    assert parsed(COMPLETION, model="m" * MODEL_CHARS_MAX).model == "m" * MODEL_CHARS_MAX
+    found = fault(COMPLETION, {"model": "m" * (MODEL_CHARS_MAX + 1)})
+    assert found == BodyFault("model: wanted at most 512 characters, got 513", "model")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"hello",
+        b'{"model": "m", "messages": []} {}',
+        b'{"model": "\xff"}',
+        b"\x00" * 64,
+        b'{"model": "m", "x": ' + b"[" * 100_000,
+        b'{"x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"model": "m", "messages": [], "tools": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+)
+def test_what_is_no_json_is_said_to_be_none(body: bytes) -> None:
+    found = fault(CHAT, body)
+    assert found.param is None
+    assert "not valid JSON" in found.message
+
+
+def test_a_body_that_is_no_object_is_a_fault() -> None:
+    assert fault(CHAT, b"[]") == BodyFault("body: wanted object, got array", None)
+
+
+@pytest.mark.parametrize(
+    ("body", "texts"),
+    [
+        (b'{"model": "m", "prompt": "a\\ud800b"}', ("a?b",)),
+        (b'{"model": "m", "prompt": "hi", "user": "\\udfff"}', ("hi",)),
+        (b'{"model": "m", "prompt": "hi", "temperature": NaN, "top_p": -Infinity}', ("hi",)),
+        (b'\xef\xbb\xbf{"model": "m", "prompt": "hi"}', ("hi",)),
+        ('{"model": "m", "prompt": "hé"}'.encode("utf-16"), ("hé",)),
+        (b'{"model": "m", "prompt": "\\ud83d\\ude00"}', ("\N{GRINNING FACE}",)),
+    ],
+)
+def test_what_python_reads_as_json_is_taken_as_engines_take_it(body: bytes, texts: tuple[str, ...]) -> None:
+    found = parse(COMPLETION, body)
+    assert isinstance(found, ParsedBody), found
+    assert found.prompt.texts == texts
+
+
+def test_a_broken_escape_in_tools_is_left_as_it_stands() -> None:
+    body = b'{"model": "m", "messages": [], "tools": ["\\u00e9\xff", 1' + b"0" * 5000 + b"]}"
+    found = parse(CHAT, body)
+    assert isinstance(found, ParsedBody), found
+    assert found.prompt.texts[0].startswith('["\\u00e9\N{REPLACEMENT CHARACTER}"')
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec=None), max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=12,
+)
+FIELDS = [
+    "model",
+    "messages",
+    "prompt",
+    "input",
+    "instructions",
+    "tools",
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "n",
+    "stream",
+    "truncation",
+    "truncate_prompt_tokens",
+]
+MESSAGES = st.lists(
+    st.dictionaries(st.sampled_from(["content", "tool_calls", "arguments", "output"]), JSON, max_size=3)
+)
+BODIES = st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, JSON) | {"messages": MESSAGES | JSON})
+
+
+@given(endpoint=st.sampled_from(Endpoint), body=BODIES | JSON, ascii_only=st.booleans())
+def test_no_json_makes_it_raise(endpoint: Endpoint, body: object, ascii_only: bool) -> None:
+    check(endpoint, json.dumps(body, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass"))
+
+
+@given(endpoint=st.sampled_from(Endpoint), body=st.binary(max_size=200))
+def test_no_bytes_make_it_raise(endpoint: Endpoint, body: bytes) -> None:
+    check(endpoint, body)
+
+
+def check(endpoint: Endpoint, body: bytes) -> None:
+    found = parse(endpoint, body)
+    if isinstance(found, BodyFault):
+        json.loads(error_body(found.message, "invalid_request_error", "invalid_request", found.param))
+    else:
+        assert found.model
+        assert found.sequences >= 1
+        for text in (found.model, *found.prompt.texts):
+            text.encode()
+
+
+def test_an_error_body_has_the_shape_that_clients_read() -> None:
+    assert json.loads(error_body("no", "invalid_request_error", "model_not_found", "model")) == {
+        "error": {"message": "no", "type": "invalid_request_error", "param": "model", "code": "model_not_found"}
+    }
+    assert json.loads(error_body("no", "server_error", "x"))["error"]["param"] is None

@@ -1,0 +1,168 @@
+"""A real gRPC server with the real balancer, and what Envoy would send it."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from envoy.config.core.v3.base_pb2 import HeaderMap, HeaderValue
+from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
+from envoy.service.ext_proc.v3.external_processor_pb2 import (
+    HttpBody,
+    HttpHeaders,
+    HttpTrailers,
+    ProcessingRequest,
+    ProcessingResponse,
+    ProtocolConfiguration,
+)
+from envoy.service.ext_proc.v3.external_processor_pb2_grpc import ExternalProcessorStub
+
+from extproc.config import ServeLimits
+from extproc.core.balancer import Balancer
+from extproc.core.policy import RoutingPolicy
+from extproc.core.request import Prompt, TokenCount
+from extproc.core.settings import BalancerSettings, NodeLimits
+from extproc.core.snapshot import NodeReported, Snapshot
+from extproc.gateway.routepolicy import RoutePolicies
+from extproc.gateway.server import ExternalProcessor, grpc_options, register
+from extproc.ops.metrics import Metrics
+from tests.core.fleet import snapshot
+from tests.gateway.talk import CHAT_PATH
+
+Call = Any
+"""A stream as the client holds it."""
+
+
+class Counter:
+    """Four bytes a token. While `gate` is closed, counting off the loop waits."""
+
+    inline_bytes_max = 1000
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.waiting = 0
+        self.fails = False
+        self.inline = 0
+
+    def count_now(self, model: str, prompt: Prompt) -> TokenCount:  # noqa: ARG002
+        self.inline += 1
+        if self.fails:
+            msg = "counter is broken"
+            raise RuntimeError(msg)
+        return TokenCount(sum(map(len, prompt.texts)) // 4, exact=False)
+
+    async def count(self, model: str, prompt: Prompt) -> TokenCount:
+        self.waiting += 1
+        try:
+            await self.gate.wait()
+        finally:
+            self.waiting -= 1
+        self.inline -= 1
+        return self.count_now(model, prompt)
+
+
+@dataclass
+class Wire:
+    server: grpc.aio.Server
+    processor: ExternalProcessor
+    balancer: Balancer
+    policies: RoutePolicies
+    counter: Counter
+    metrics: Metrics
+    stub: Any
+
+    def open(self, metadata: Sequence[tuple[str, str]] = ()) -> Call:
+        return self.stub.Process(metadata=metadata)
+
+    def idle(self) -> bool:
+        """Nothing is held for any stream."""
+        processor = self.processor
+        held = (processor.streams_open, processor.body_bytes_reserved, len(processor._resting))
+        return not any(held) and self.balancer.requests_open == 0
+
+    def metric(self, line: str) -> bool:
+        return line in self.metrics.page(()).decode().splitlines()
+
+
+@asynccontextmanager
+async def wire(
+    *snapshots: Snapshot, body_bytes_max: int = 100_000, body_bytes_total_max: int = 1_000_000
+) -> AsyncIterator[Wire]:
+    clock = time.monotonic
+    settings = BalancerSettings(nodes=NodeLimits(fresh_s=3000, stale_s=3000, member_s=3000))
+    balancer = Balancer(settings, clock() - 60)
+    for one in snapshots or (snapshot("a", kv_blocks_total=None, kv_blocks_available=None),):
+        balancer.observe(NodeReported(one), clock())
+    policies = RoutePolicies({"batch": RoutingPolicy(name="batch")}, RoutingPolicy())
+    counter, metrics = Counter(), Metrics()
+    limits = ServeLimits(body_bytes_max=body_bytes_max, body_bytes_total_max=body_bytes_total_max)
+    processor = ExternalProcessor(balancer, policies, counter, limits, metrics, clock)
+    server = grpc.aio.server(options=grpc_options(body_bytes_max))
+    register(server, processor)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+    try:
+        yield Wire(server, processor, balancer, policies, counter, metrics, ExternalProcessorStub(channel))
+    finally:
+        counter.gate.set()
+        await channel.close()
+        await server.stop(None)
+
+
+def head(
+    path: str = CHAT_PATH, *, method: str = "POST", content_length: int | None = None, end_of_stream: bool = False
+) -> ProcessingRequest:
+    pairs = [(":method", method), (":path", path), ("x-request-id", "t-1")]
+    if content_length is not None:
+        pairs.append(("content-length", str(content_length)))
+    headers = HeaderMap(headers=[HeaderValue(key=key, raw_value=value.encode()) for key, value in pairs])
+    return ProcessingRequest(
+        request_headers=HttpHeaders(headers=headers, end_of_stream=end_of_stream),
+        protocol_config=ProtocolConfiguration(request_body_mode=ProcessingMode.BUFFERED),
+    )
+
+
+def body(data: bytes) -> ProcessingRequest:
+    return ProcessingRequest(request_body=HttpBody(body=data, end_of_stream=True))
+
+
+def response_trailers() -> ProcessingRequest:
+    return ProcessingRequest(response_trailers=HttpTrailers())
+
+
+async def ask(call: Call, *messages: ProcessingRequest) -> ProcessingResponse:
+    """The reply to the last of these."""
+    for message in messages:
+        await call.write(message)
+        reply = await call.read()
+        assert reply is not grpc.aio.EOF, await call.code()
+    assert isinstance(reply, ProcessingResponse)
+    return reply
+
+
+async def end(call: Call) -> grpc.StatusCode:
+    """Envoy is through with the request."""
+    await call.done_writing()
+    assert await call.read() is grpc.aio.EOF
+    code: grpc.StatusCode = await call.code()
+    return code
+
+
+def destination(reply: ProcessingResponse) -> str | None:
+    """The host that a reply names."""
+    kind = reply.WhichOneof("response")
+    if kind not in ("request_headers", "request_body"):
+        return None
+    options = getattr(reply, kind).response.header_mutation.set_headers
+    return options[0].header.raw_value.decode() if options else None
+
+
+def metadata(reply: ProcessingResponse) -> dict[str, Any]:
+    """What access logs see."""
+    fields = reply.dynamic_metadata.fields["extproc"].struct_value.fields
+    return {key: getattr(value, str(value.WhichOneof("kind"))) for key, value in fields.items()}
