@@ -1,0 +1,63 @@
+"""The list at /v1/models, which every engine has in OpenAI's form and enriches in its own."""
+
+import msgspec
+
+from extproc.core.snapshot import ServedModel
+
+MODELS_MAX = 256
+MODEL_NAME_LENGTH_MAX = 256
+CONTEXT_LENGTH_TOKENS_MAX = 1_000_000_000
+
+
+class Meta(msgspec.Struct, frozen=True):
+    """What llama.cpp adds to an entry."""
+
+    n_ctx: int | None = None
+    """Tokens that one request may have."""
+    n_ctx_train: int | None = None
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One model of the list."""
+
+    id: str
+    max_model_len: int | None = None
+    """vLLM's context length in tokens."""
+    meta: Meta | None = None
+
+
+class _ModelList(msgspec.Struct, frozen=True):
+    data: list[Entry]
+
+
+_DECODER = msgspec.json.Decoder(_ModelList)
+
+
+def entries_of(text: str) -> list[Entry] | str:
+    """The entries of a /v1/models answer, or what is wrong with it."""
+    try:
+        return _DECODER.decode(text).data
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return "/v1/models is no OpenAI model list"
+
+
+def served(name: str, context_length_tokens: int | None) -> ServedModel | str:
+    """One model as a snapshot carries it, or why it cannot."""
+    if not 1 <= len(name) <= MODEL_NAME_LENGTH_MAX or not name.isprintable():
+        return f"/v1/models has a name that is not 1..{MODEL_NAME_LENGTH_MAX} printable characters"
+    if context_length_tokens is not None and not 1 <= context_length_tokens <= CONTEXT_LENGTH_TOKENS_MAX:
+        context_length_tokens = None
+    return ServedModel(name, context_length_tokens=context_length_tokens)
+
+
+def served_all(pairs: list[tuple[str, int | None]]) -> tuple[ServedModel, ...] | str:
+    """The whole list out of names and context lengths; one bad entry spoils it, since a part of it would mislead."""
+    if len(pairs) > MODELS_MAX:
+        return f"/v1/models has more than {MODELS_MAX} models"
+    models = []
+    for name, context_length_tokens in pairs:
+        model = served(name, context_length_tokens)
+        if isinstance(model, str):
+            return model
+        models.append(model)
+    return tuple(models)

@@ -1,0 +1,133 @@
+"""Telling one router: a stream that is opened again and again, and the latest report of each node to send on it."""
+
+import asyncio
+import contextlib
+import random
+import re
+from collections.abc import Callable
+
+import grpc
+import structlog
+
+from extproc.address import Address
+from extproc.agent.wire import Report, goodbye_message, snapshot_message
+from extproc.pb.nodes_pb2 import Acknowledgement, AgentMessage, RouterMessage
+from extproc.pb.nodes_pb2_grpc import NodesStub
+
+BACKOFF_S_MIN = 0.1
+REASON_LENGTH_MAX = 300
+REASONS_KEPT_MAX = 1000
+_OPTIONS = [
+    # A router that is gone without a word is noticed by unanswered pings.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.use_local_subchannel_pool", 1),  # a new channel must not inherit the pause of the one before
+]
+_NUMBER = re.compile(r"\d+")
+_CHANCE = random.SystemRandom()
+
+Call = grpc.aio.StreamStreamCall[AgentMessage, RouterMessage]
+
+
+class RouterLink:
+    """Keeps one router informed. Only the latest report of a node is kept: a slow router misses the ones between."""
+
+    def __init__(
+        self,
+        router: Address,
+        backoff_s_max: float,
+        clock: Callable[[], float],
+        log: structlog.typing.FilteringBoundLogger,
+    ) -> None:
+        self._router = str(router)
+        self._backoff_s_max = backoff_s_max
+        self._clock = clock
+        self._log = log.bind(router=self._router)
+        self._latest: dict[str, Report] = {}
+        self._unsent: dict[str, None] = {}
+        self._something = asyncio.Event()
+        self._leaving = asyncio.Event()
+        self._connected = False
+        self._failures = 0
+        self._reasons_logged: set[tuple[str, str]] = set()
+
+    def offer(self, report: Report) -> None:
+        """Send this as soon as the router takes it, instead of an earlier report of the node."""
+        self._latest[report.snapshot.node_id] = report
+        self._unsent[report.snapshot.node_id] = None
+        self._something.set()
+
+    def leave(self) -> None:
+        """Say goodbye for every node, if the router is there, and let `run` end."""
+        self._leaving.set()
+        self._something.set()
+
+    async def run(self) -> None:
+        """Keep the stream open until `leave`, with jittered exponential pauses between the attempts."""
+        while not self._leaving.is_set():
+            reason = await self._session()
+            if self._leaving.is_set():
+                return
+            if self._connected or self._failures == 0:
+                self._log.warning("router lost" if self._connected else "router not reached", reason=reason)
+            self._failures = 1 if self._connected else self._failures + 1
+            self._connected = False
+            longest_s = min(self._backoff_s_max, BACKOFF_S_MIN * 2 ** min(self._failures, 30))
+            try:
+                await asyncio.wait_for(self._leaving.wait(), _CHANCE.uniform(longest_s / 2, longest_s))
+            except TimeoutError:
+                continue
+
+    async def _session(self) -> str:
+        """One stream, from its opening to its end; why it ended."""
+        async with grpc.aio.insecure_channel(self._router, options=_OPTIONS) as channel:
+            call: Call = NodesStub(channel).Report()  # type: ignore[no-untyped-call]
+            self._unsent = dict.fromkeys(self._latest)
+            if self._unsent:
+                self._something.set()
+            writing = asyncio.create_task(self._write(call))
+            reading = asyncio.create_task(self._read(call))
+            try:
+                await asyncio.wait((writing, reading), return_when=asyncio.FIRST_COMPLETED)
+                if writing.done():
+                    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                        writing.result()  # the stream's end, if it is that, is told better by the reader
+                await reading
+                return "the router ended the stream"
+            except grpc.aio.AioRpcError as error:
+                return f"{error.code().name}: {(error.details() or '')[:REASON_LENGTH_MAX]}"
+            finally:
+                call.cancel()
+                for task in (writing, reading):
+                    task.cancel()
+                await asyncio.gather(writing, reading, return_exceptions=True)
+
+    async def _write(self, call: Call) -> None:
+        while not self._leaving.is_set():
+            while self._unsent and not self._leaving.is_set():
+                node_id = next(iter(self._unsent))
+                del self._unsent[node_id]
+                await call.write(snapshot_message(self._latest[node_id], self._clock()))
+            if not self._leaving.is_set():
+                self._something.clear()
+                await self._something.wait()
+        for report in self._latest.values():
+            await call.write(goodbye_message(report))
+        await call.done_writing()
+
+    async def _read(self, call: Call) -> None:
+        while isinstance(message := await call.read(), RouterMessage):
+            if not self._connected:
+                self._connected = True
+                self._failures = 0
+                self._log.info("router reached")
+            if message.acknowledgement.verdict == Acknowledgement.VERDICT_REFUSED:
+                self._refused(message.acknowledgement)
+
+    def _refused(self, acknowledgement: Acknowledgement) -> None:
+        """Log a refusal once; reasons that differ in numbers only, as ages do, are one."""
+        reason = acknowledgement.reason[:REASON_LENGTH_MAX]
+        key = (acknowledgement.node_id, _NUMBER.sub("#", reason))
+        if key not in self._reasons_logged and len(self._reasons_logged) < REASONS_KEPT_MAX:
+            self._reasons_logged.add(key)
+            self._log.warning("snapshot refused", node_id=acknowledgement.node_id, reason=reason)

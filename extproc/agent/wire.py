@@ -1,0 +1,65 @@
+"""A report as a message to the router, built when it is sent, so that its age is right."""
+
+from dataclasses import dataclass
+
+from extproc.core.snapshot import NodeState, ServedModel, Snapshot
+from extproc.pb import nodes_pb2
+from extproc.pb.nodes_pb2 import AgentMessage, Goodbye, ModelList, NodeSnapshot
+
+_SAMPLE_AGE_MS_MAX = 2**32 - 1
+_STATES = {
+    NodeState.LOADING: nodes_pb2.NODE_STATE_LOADING,
+    NodeState.READY: nodes_pb2.NODE_STATE_READY,
+    NodeState.DRAINING: nodes_pb2.NODE_STATE_DRAINING,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one look at an engine gave."""
+
+    snapshot: Snapshot
+    """Its sample age is of no meaning before it is sent."""
+    sampled_at_s: float
+    """On the agent's monotonic clock."""
+
+
+def snapshot_message(report: Report, now_s: float) -> AgentMessage:
+    """The report as it is sent now."""
+    snapshot = report.snapshot
+    age_ms = min(max(0, round((now_s - report.sampled_at_s) * 1000)), _SAMPLE_AGE_MS_MAX)
+    models = None if snapshot.models is None else ModelList(models=[_model(model) for model in snapshot.models])
+    return AgentMessage(
+        snapshot=NodeSnapshot(
+            node_id=snapshot.node_id,
+            host=snapshot.host,
+            boot_id=snapshot.boot_id,
+            sequence=snapshot.sequence,
+            sample_age_ms=age_ms,
+            state=_STATES[snapshot.state],
+            models=models,
+            gpu_utilization=snapshot.gpu_utilization,
+            kv_cache_usage=snapshot.kv_usage,
+            kv_block_size=snapshot.kv_block_size_tokens,
+            kv_blocks_total=snapshot.kv_blocks_total,
+            available_kv_blocks=snapshot.kv_blocks_available,
+            pending_prefill_count=snapshot.pending_prefills,
+            active_decode_count=snapshot.active_decodes,
+            running_count=snapshot.requests_running,
+            waiting_queue_size=snapshot.requests_waiting,
+            avg_prefill_latency_ms=snapshot.prefill_latency_ms,
+            avg_decode_ms_per_token=snapshot.decode_ms_per_token,
+            weight=snapshot.weight,
+        )
+    )
+
+
+def goodbye_message(report: Report) -> AgentMessage:
+    """The goodbye of a reported node."""
+    return AgentMessage(goodbye=Goodbye(node_id=report.snapshot.node_id, boot_id=report.snapshot.boot_id))
+
+
+def _model(model: ServedModel) -> nodes_pb2.ServedModel:
+    return nodes_pb2.ServedModel(
+        name=model.name, version=model.version, context_length_tokens=model.context_length_tokens
+    )

@@ -1,0 +1,87 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.agent.engines.decodes import VIOLATIONS_MAX, Drift, count_decodes
+
+
+class Script:
+    """Counts again and again with one drift."""
+
+    def __init__(self) -> None:
+        self.drift = Drift()
+
+    def __call__(self, first_tokens: float, finished: float, running: int, waiting: int = 0) -> int | None:
+        count, self.drift = count_decodes(
+            self.drift, first_tokens=first_tokens, finished=finished, running=running, waiting=waiting
+        )
+        return count
+
+
+def test_decodes_are_first_tokens_less_finished_requests_since_the_engine_was_idle() -> None:
+    count = Script()
+    assert count(0, 0, running=0) == 0
+    assert count(3, 0, running=5) == 3
+    assert count(6, 2, running=5, waiting=9) == 4
+
+
+def test_the_offset_is_set_anew_when_the_engine_is_idle() -> None:
+    count = Script()
+    assert count(12, 5, running=0) == 0  # seven were aborted
+    assert count(15, 5, running=4) == 3
+    assert count(15, 7, running=4) == 1
+
+
+def test_an_engine_seen_busy_first_counts_from_its_own_start() -> None:
+    assert Script()(9, 1, running=8, waiting=16) == 8
+
+
+def test_too_many_decodes_are_clamped_to_running_and_move_the_offset() -> None:
+    count = Script()
+    assert count(10, 0, running=8) == 8
+    assert count(10, 2, running=8) == 6  # counted from the bound, no longer from zero
+
+
+def test_too_few_decodes_are_clamped_to_zero_and_move_the_offset() -> None:
+    count = Script()
+    assert count(0, 0, running=0) == 0
+    assert count(1, 4, running=3) == 0  # three without a token: pooling requests
+    assert count(3, 4, running=3) == 2
+
+
+def test_after_repeated_violations_the_count_is_absent_until_the_engine_is_idle() -> None:
+    count = Script()
+    counts = [count(10.0 * step, 0, running=5) for step in range(1, VIOLATIONS_MAX + 1)]
+    assert counts == [5] * (VIOLATIONS_MAX - 1) + [None]
+    assert count(10.0 * VIOLATIONS_MAX, 0, running=5) is None  # within the bounds, and still not believed
+    assert count(1000, 0, running=0, waiting=1) is None
+    assert count(1000, 0, running=0) == 0
+    assert count(1002, 0, running=5) == 2
+
+
+@pytest.mark.parametrize("idle_between", [True, False])
+def test_violations_are_counted_between_idle_moments_only(idle_between: bool) -> None:
+    count = Script()
+    last: int | None = 0
+    for step in range(1, 10):
+        last = count(10.0 * step, 0, running=5)
+        if idle_between:
+            count(10.0 * step, 0, running=0)
+    assert last == (5 if idle_between else None)
+
+
+@given(
+    st.floats(allow_nan=False, allow_infinity=False, min_value=-1e9, max_value=1e9),
+    st.integers(0, VIOLATIONS_MAX),
+    st.integers(0, 10**6),
+    st.integers(0, 10**6),
+    st.integers(0, 1000),
+    st.integers(0, 1000),
+)
+def test_the_count_is_always_within_the_batch(
+    offset: float, violations: int, first: int, finished: int, running: int, waiting: int
+) -> None:
+    count, _ = count_decodes(
+        Drift(offset, violations), first_tokens=first, finished=finished, running=running, waiting=waiting
+    )
+    assert count is None or 0 <= count <= running

@@ -1,0 +1,152 @@
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+import structlog
+
+from extproc.address import TcpAddress
+from extproc.agent.push import RouterLink
+from extproc.agent.wire import Report, snapshot_message
+from extproc.core.snapshot import NodeState, ServedModel, Snapshot
+from extproc.pb.nodes_pb2 import Acknowledgement, AgentMessage, RouterMessage
+from extproc.pb.nodes_pb2_grpc import NodesServicer, add_NodesServicer_to_server
+from tests.waiting import until
+
+BIG = tuple(ServedModel(f"{n}" * 200) for n in range(10, 100))
+
+
+def report(sequence: int, node_id: str = "n", models: tuple[ServedModel, ...] | None = BIG) -> Report:
+    now_s = asyncio.get_running_loop().time()
+    return Report(Snapshot(node_id, "10.0.0.1:80", "b.0", sequence, 0.0, NodeState.READY, models=models), now_s)
+
+
+class SlowRouter(NodesServicer):
+    """Reads nothing before it may, and notes what comes then."""
+
+    def __init__(self, acknowledgement: Acknowledgement | None = None, hang_up_after: int = 0) -> None:
+        self._hang_up_after = hang_up_after
+        self.may_read = asyncio.Event()
+        self.hang_up = asyncio.Event()
+        self.opened = asyncio.Event()
+        self.heard: list[AgentMessage] = []
+        self._acknowledgement = acknowledgement
+
+    async def Report(self, messages: AsyncIterator[AgentMessage], _: Any) -> AsyncIterator[RouterMessage]:  # noqa: N802
+        self.opened.set()
+        await self.may_read.wait()
+        async for message in messages:
+            self.heard.append(message)
+            if self._acknowledgement is not None:
+                yield RouterMessage(acknowledgement=self._acknowledgement)
+            if len(self.heard) == self._hang_up_after:
+                return
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Any]:
+    server = grpc.aio.server()
+
+    async def start(servicer: NodesServicer) -> TcpAddress:
+        add_NodesServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        return TcpAddress("127.0.0.1", port)
+
+    yield start
+    await server.stop(0)
+
+
+def linked(address: TcpAddress) -> RouterLink:
+    return RouterLink(address, 0.2, asyncio.get_running_loop().time, structlog.get_logger())
+
+
+async def test_a_slow_router_gets_the_latest_report_and_few_of_those_before(serve: Any) -> None:
+    router = SlowRouter()
+    link = linked(await serve(router))
+    running = asyncio.create_task(link.run())
+    offered = 2000
+    for sequence in range(1, offered + 1):
+        link.offer(report(sequence))
+        await asyncio.sleep(0)
+        if sequence == 1:
+            await router.opened.wait()
+    router.may_read.set()
+    await until(lambda: router.heard and router.heard[-1].snapshot.sequence == offered)
+    assert len(router.heard) < offered / 4
+    sequences = [message.snapshot.sequence for message in router.heard]
+    assert sequences == sorted(sequences)
+    link.leave()
+    await asyncio.wait_for(running, 10)
+    assert router.heard[-1].goodbye.node_id == "n"
+
+
+async def test_a_router_that_comes_back_hears_the_latest_report_at_once(serve: Any) -> None:
+    router = SlowRouter(hang_up_after=2)
+    router.may_read.set()
+    link = linked(await serve(router))
+    link.offer(report(1))
+    link.offer(report(2, "o"))
+    running = asyncio.create_task(link.run())
+    await until(lambda: len(router.heard) == 4)
+    assert [message.snapshot.node_id for message in router.heard] == ["n", "o"] * 2
+    link.leave()
+    await asyncio.wait_for(running, 10)
+
+
+async def test_the_age_is_that_of_the_moment_of_sending() -> None:
+    made = report(1)
+    assert snapshot_message(made, made.sampled_at_s + 1.5).snapshot.sample_age_ms == 1500
+    assert snapshot_message(made, made.sampled_at_s - 1).snapshot.sample_age_ms == 0
+    assert snapshot_message(made, made.sampled_at_s + 1e9).snapshot.sample_age_ms == 2**32 - 1
+
+
+async def test_unknown_is_absent_on_the_wire() -> None:
+    message = snapshot_message(report(1, models=None), 0.0).snapshot
+    set_fields = {descriptor.name for descriptor, _ in message.ListFields()}
+    assert set_fields <= {"node_id", "host", "boot_id", "sequence", "state", "weight", "sample_age_ms"}
+
+
+async def test_refusals_that_differ_in_numbers_are_one_and_each_node_has_its_own(serve: Any) -> None:
+    refused = Acknowledgement(node_id="n", verdict=Acknowledgement.VERDICT_REFUSED, reason="sample is 11.5 s old")
+    router = SlowRouter(refused)
+    router.may_read.set()
+    with structlog.testing.capture_logs() as logged:
+        link = linked(await serve(router))
+        running = asyncio.create_task(link.run())
+        for sequence, (node_id, reason) in enumerate(
+            [
+                ("n", "sample is 11.5 s old"),
+                ("n", "sample is 12.9 s old"),
+                ("o", "sample is 12.9 s old"),
+                ("n", "x" * 900),
+            ]
+        ):
+            refused.node_id, refused.reason = node_id, reason
+            link.offer(report(sequence))
+            await until(lambda: len(router.heard) == sequence + 1)  # noqa: B023
+        link.leave()
+        await asyncio.wait_for(running, 10)
+    refusals = [(entry["node_id"], entry["reason"]) for entry in logged if entry["event"] == "snapshot refused"]
+    assert refusals == [("n", "sample is 11.5 s old"), ("o", "sample is 12.9 s old"), ("n", "x" * 300)]
+
+
+async def test_what_is_no_router_is_tried_again_and_raises_nothing() -> None:
+    calls: list[str] = []
+
+    async def garbage(messages: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        calls.append(context.peer())
+        yield b"\xff\xff\xff"
+
+    handler: Any = grpc.stream_stream_rpc_method_handler(garbage)
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("extproc.pb.Nodes", {"Report": handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    link = linked(TcpAddress("127.0.0.1", port))
+    running = asyncio.create_task(link.run())
+    await until(lambda: len(calls) >= 3)
+    link.leave()
+    await asyncio.wait_for(running, 10)
+    await server.stop(0)
