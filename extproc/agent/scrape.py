@@ -28,6 +28,8 @@ class Unanswered:
     reason: str
     refused: bool = False
     """Nobody listens there: the engine is not running."""
+    late: bool = False
+    """It may only be busy: servers of engines under load answer late."""
 
 
 class EnginePages:
@@ -67,7 +69,7 @@ class EnginePages:
                         return Unanswered(f"{path} has over {self._page_bytes_max} bytes")
                 return Answer(response.status, page.decode(errors="replace"))
         except TimeoutError:
-            return Unanswered(f"{path} does not answer in time")
+            return Unanswered(f"{path} does not answer in time", late=True)
         except aiohttp.ClientConnectorError as error:
             return Unanswered(
                 "the engine cannot be reached", refused=isinstance(error.os_error, ConnectionRefusedError)

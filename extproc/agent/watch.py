@@ -11,6 +11,9 @@ from extproc.agent.scrape import Answer, EnginePages, Unanswered
 from extproc.agent.settings import EngineKind
 from extproc.core.snapshot import NodeState, ServedModel
 
+LATE_LOOKS_MAX = 3
+"""So many looks in a row must find /health late before an engine that was up counts as down."""
+
 _KIND = re.compile(r"^(vllm|llamacpp):", re.MULTILINE)
 
 
@@ -34,9 +37,10 @@ class Sighting:
 class EngineWatch:
     """Looks at one engine, again and again, never twice at a time.
 
-    Ready is an engine whose /health is 200, that lists a model, and that is not asleep. A /metrics that does not
-    answer in time does not make it less ready: then the sighting keeps the sample from before, which gets older
-    and so tells the router how far to trust it. An engine began anew when its counters fell, its process start
+    Ready is an engine whose /health is 200, that lists a model, and that is not asleep. A page that does not answer
+    in time does not make it less ready, for engines under load answer late: the sighting keeps the sample from
+    before, which gets older and so tells the router how far to trust it. A /health that stays late, fails or is
+    refused does. An engine began anew when its counters fell, its process start
     changed, it turned into another kind of engine, or nobody listened at its port.
     """
 
@@ -51,6 +55,7 @@ class EngineWatch:
         self._models: tuple[ServedModel, ...] | None = None
         self._models_fault: str | None = None
         self._models_due_s = 0.0
+        self._late_looks = 0
         self._listed = False
         """Whether the models were listed since the engine last came up."""
 
@@ -61,7 +66,10 @@ class EngineWatch:
         health, metrics, slots = await asyncio.gather(
             self._pages.get("/health", deadline_s), self._pages.get("/metrics", deadline_s), self._slots(deadline_s)
         )
-        if isinstance(health, Unanswered) or health.status != 200:
+        late = isinstance(health, Unanswered) and health.late
+        self._late_looks = self._late_looks + 1 if late else 0
+        busy = late and self._sample is not None and self._late_looks < LATE_LOOKS_MAX
+        if not busy and (isinstance(health, Unanswered) or health.status != 200):
             return self._down(health, now_s)
         if isinstance(metrics, Answer) and metrics.status == 200 and self._recognise(metrics.text):
             slots = await self._slots(deadline_s)

@@ -24,7 +24,7 @@ async def test_a_page_is_its_status_and_text() -> None:
 async def test_a_slow_page_is_given_up(handler: Handler) -> None:
     async with vllm_engine() as server:
         server.pages["/metrics"] = handler
-        assert await get(server.url, within_s=0.2) == Unanswered("/metrics does not answer in time")
+        assert await get(server.url, within_s=0.2) == Unanswered("/metrics does not answer in time", late=True)
 
 
 async def test_an_endless_page_is_given_up_at_the_limit() -> None:

@@ -6,7 +6,7 @@ import pytest
 from extproc.agent.engines.reading import MEASURED
 from extproc.agent.scrape import EnginePages
 from extproc.agent.settings import EngineKind
-from extproc.agent.watch import EngineWatch
+from extproc.agent.watch import LATE_LOOKS_MAX, EngineWatch
 from extproc.core.snapshot import NodeState, ServedModel
 from tests.agent import engine as misbehaviour
 from tests.agent.engine import Engine, Handler, vllm_engine
@@ -66,6 +66,26 @@ async def test_a_killed_engine_is_loading_at_the_next_look_and_anew_when_it_is_b
         back = await watch.look()
         assert (back.state, back.generation) == (READY, before.generation + 1)
         assert engine.asked.count("/v1/models") == 2
+
+
+async def test_a_busy_engine_whose_health_is_late_stays_ready_for_a_few_looks() -> None:
+    async with watched(timeout_s=0.2) as (engine, watch):
+        first = await watch.look()
+        engine.pages |= {"/health": misbehaviour.never, "/metrics": misbehaviour.never}
+        late = [await watch.look() for _ in range(LATE_LOOKS_MAX)]
+        assert [seen.state for seen in late] == [READY] * (LATE_LOOKS_MAX - 1) + [LOADING]
+        assert {seen.sampled_at_s for seen in late[:-1]} == {first.sampled_at_s}
+        engine.pages |= {"/health": 200, "/metrics": vllm_lines()}
+        watch._timeout_s = 5.0
+        assert (await watch.look()).state is READY
+        engine.pages["/health"] = 503
+        assert (await watch.look()).state is LOADING
+
+
+async def test_an_engine_that_never_answered_is_not_ready_for_being_late() -> None:
+    async with watched(timeout_s=0.2) as (engine, watch):
+        engine.pages["/health"] = misbehaviour.never
+        assert (await watch.look()).state is LOADING
 
 
 async def test_an_engine_that_was_down_is_not_ready_on_the_models_of_before() -> None:
