@@ -1,6 +1,12 @@
 """What all tests share."""
 
+import os
+
 from hypothesis import HealthCheck, settings
+
+# Tests start programs while gRPC's threads run. Its fork handlers, meant for processes that go on using gRPC after a
+# fork, crash one child in hundreds before it becomes the program. Read when gRPC is first imported.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 # Machines that run this are shared and noisy: how long an example takes proves nothing.
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)

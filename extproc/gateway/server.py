@@ -92,6 +92,7 @@ class ExternalProcessor:
         self._streams_open = 0
         self._draining = False
         self._resting: set[asyncio.Future[None]] = set()
+        metrics.watch_gateway(lambda: self._streams_open, lambda: self._budget.bytes_reserved)
 
     @property
     def streams_open(self) -> int:
@@ -116,7 +117,6 @@ class ExternalProcessor:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "draining")
         session = self._open(context)
         self._streams_open += 1
-        self._metrics.stream_opened()
         try:
             message = await context.read()
             while message is not grpc.aio.EOF:
@@ -130,8 +130,6 @@ class ExternalProcessor:
         finally:
             session.close()
             self._streams_open -= 1
-            self._metrics.stream_closed()
-            self._metrics.body_bytes(self._budget.bytes_reserved)
 
     def _open(self, context: _Context) -> Session:
         # All that is wanted of the context is read here: once its RPC has ended it must not be touched.
@@ -164,7 +162,6 @@ class ExternalProcessor:
         event = codec.event_of(message)
         began_s = time.perf_counter()
         action = session.receive(event, self._clock())
-        self._metrics.body_bytes(self._budget.bytes_reserved)
         if isinstance(action, CountTokens):
             counted = TokensCounted(await self._count(action))
             began_s = time.perf_counter()

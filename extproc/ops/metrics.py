@@ -5,7 +5,7 @@ because a node's series go when the table forgets it. Model names are no label: 
 """
 
 import enum
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import assert_never
@@ -112,7 +112,8 @@ class Metrics:
         )
         self._token_s = Histogram(
             "extproc_token_count_seconds",
-            "Time to count a prompt's tokens, waiting for a thread included. exact: whether the node counts the same.",
+            "Time of a tokenizer to count a prompt, waiting for a thread included. exact: whether the node counts "
+            "the same.",
             ["exact"],
             buckets=_TOKEN_BUCKETS_S,
             registry=registry,
@@ -130,7 +131,14 @@ class Metrics:
             ["where"],
             registry=registry,
         )
-        self._routed_to: set[str] = set()
+        # `labels` costs more than counting: what is counted for each request keeps its children.
+        self._decided: dict[tuple[str, str], Counter] = {}
+        self._routed_to: dict[str, Counter] = {}
+
+    def watch_gateway(self, streams_open: Callable[[], int], body_bytes: Callable[[], int]) -> None:
+        """Where to look, for each page, how many requests are in flight and how many bytes their bodies hold."""
+        self._streams.set_function(streams_open)
+        self._body_bytes.set_function(body_bytes)
 
     def decided(self, decision: Decision, seconds: float) -> None:
         """The balancer answered, after this long."""
@@ -138,10 +146,17 @@ class Metrics:
         if decision.prompt_tokens is not None:
             self._prompt_tokens.observe(decision.prompt_tokens)
         phase = "none" if decision.phase is None else decision.phase.value
-        self._decisions.labels(_outcome(decision.outcome), phase).inc()
+        key = (_outcome(decision.outcome), phase)
+        counter = self._decided.get(key)
+        if counter is None:
+            counter = self._decided[key] = self._decisions.labels(*key)
+        counter.inc()
         if isinstance(decision.outcome, Chosen):
-            self._routed.labels(decision.outcome.node_id).inc()
-            self._routed_to.add(decision.outcome.node_id)
+            node_id = decision.outcome.node_id
+            routed = self._routed_to.get(node_id)
+            if routed is None:
+                routed = self._routed_to[node_id] = self._routed.labels(node_id)
+            routed.inc()
 
     def responded(self, code: str) -> None:
         """We answered a request ourselves, with an error of this code."""
@@ -151,24 +166,12 @@ class Metrics:
         """A route's policy could not be used."""
         self._policy_faults.inc()
 
-    def stream_opened(self) -> None:
-        """Envoy began a request."""
-        self._streams.inc()
-
-    def stream_closed(self) -> None:
-        """A request's stream ended."""
-        self._streams.dec()
-
-    def body_bytes(self, total: int) -> None:
-        """Bytes of request bodies that are held now, over all streams."""
-        self._body_bytes.set(total)
-
     def snapshot(self, verdict: str) -> None:
         """An agent's message was applied, ignored or refused."""
         self._snapshots.labels(verdict).inc()
 
     def tokens(self, seconds: float, exact: bool) -> None:
-        """A prompt was counted, in this time."""
+        """A tokenizer counted a prompt, in this time."""
         self._token_s.labels("true" if exact else "false").observe(seconds)
 
     def tokens_estimated(self, reason: Estimated) -> None:
@@ -181,9 +184,9 @@ class Metrics:
 
     def keep_nodes(self, node_ids: Collection[str]) -> None:
         """Drop the series of every node but these: called when the table forgets nodes."""
-        for gone in self._routed_to.difference(node_ids):
+        for gone in self._routed_to.keys() - set(node_ids):
             self._routed.remove(gone)
-            self._routed_to.discard(gone)
+            del self._routed_to[gone]
 
     def page(self, nodes: Collection[NodeSample]) -> bytes:
         """The page that Prometheus scrapes (text format 0.0.4), with the nodes' gauges."""

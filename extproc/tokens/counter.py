@@ -92,7 +92,8 @@ class TokenCounter:
                 self._failed = True
                 log.warning("a prompt could not be encoded and was estimated; told once", texts=len(prompt.texts))
         total = self._total(prompt, counted)
-        self._metrics.tokens(time.perf_counter() - began_s, total.exact)
+        if counted is not None:
+            self._metrics.tokens(time.perf_counter() - began_s, total.exact)
         return total
 
     def _total(self, prompt: Prompt, counted: int | None) -> TokenCount:

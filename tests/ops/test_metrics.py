@@ -93,10 +93,7 @@ def test_requests_are_counted_by_node_until_the_node_is_forgotten(metrics: Metri
 def test_what_happens_in_the_gateway_is_counted(metrics: Metrics) -> None:
     metrics.responded("overloaded")
     metrics.policy_fault()
-    for _ in range(3):
-        metrics.stream_opened()
-    metrics.stream_closed()
-    metrics.body_bytes(7)
+    metrics.watch_gateway(lambda: 2, lambda: 7)
     metrics.snapshot("refused")
     metrics.our_error("session")
     metrics.tokens(0.002, exact=True)
