@@ -1,0 +1,148 @@
+"""Two running systems, each with the real Envoy: one with engines and agents, one whose nodes a test scripts."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from extproc.fleet import BOOTSTRAP, Engine, Envoy, Fleet, Serve
+from extproc.traffic import Answer, Ask, ask, completion
+from tests.e2e.reporter import Reporter
+from tests.waiting import until
+
+MODEL = "demo"
+MIB = 1024 * 1024
+REPORT_INTERVAL_S = 0.2
+UPLOAD_S = 4
+"""What the scripted system's Envoy gives a request to arrive; its route for batches has a policy that is wrong."""
+CONFIG: dict[str, Any] = {
+    "nodes": {"fresh_s": 2.0, "stale_s": 3.0, "report_interval_s": REPORT_INTERVAL_S},
+    "limits": {"body_bytes_max": 32 * MIB, "body_bytes_total_max": 48 * MIB},
+}
+PROBE = Ask("probe", "/v1/completions", completion(MODEL, "ping", output_tokens=1, stream=False))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents and pytest_asyncio.is_async_test(item):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
+
+@dataclass(slots=True)
+class System:
+    fleet: Fleet
+    client: aiohttp.ClientSession
+    envoy: Envoy
+    serve: Serve
+    engines: list[Engine]
+
+    async def ask(self, request: Ask, headers: dict[str, str] | None = None) -> Answer:
+        return await ask(self.client, self.envoy.url, request, headers)
+
+    async def node(self, name: str) -> dict[str, Any]:
+        nodes = (await self.fleet.json(f"http://{self.serve.admin}/nodes"))["nodes"]
+        return next((one for one in nodes if one["node_id"] == name), {})
+
+    async def requests_open(self) -> int:
+        nodes = (await self.fleet.json(f"http://{self.serve.admin}/nodes"))["nodes"]
+        return sum(one["own"]["requests_open"] for one in nodes)
+
+    async def restart_serve(self) -> None:
+        self.serve = await self.fleet.serve(CONFIG | {"listen": self.serve.listen})
+
+    async def choosing(self) -> None:
+        """Wait until every engine is a ready node, and requests go where serve says."""
+
+        async def ready() -> bool:
+            return await self.fleet.nodes_ready(self.serve, {one.name for one in self.engines})
+
+        async def chosen() -> bool:
+            return (await self.ask(PROBE)).as_chosen
+
+        await self.fleet.until("ready nodes", ready)
+        await self.fleet.until("choices", chosen)
+
+    async def access_log_of(self, request_id: str) -> dict[str, Any]:
+        """Envoy's access log line of a request, once it is there."""
+
+        def line() -> dict[str, Any] | None:
+            for text in self.envoy.child.log.read_text().splitlines():
+                if text.startswith("{") and f'"{request_id}"' in text:
+                    found: dict[str, Any] = json.loads(text)
+                    return found
+            return None
+
+        found = await until(line)
+        assert isinstance(found, dict)
+        return found
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def client() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        yield session
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def whole_system(
+    client: aiohttp.ClientSession, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[System]:
+    async with Fleet(tmp_path_factory.mktemp("system")) as fleet:
+        engines = [
+            await fleet.engine(name, MODEL, "--speed", speed, "--kv-blocks", "20000")
+            for name, speed in (("gpu-1", "4.0"), ("gpu-2", "3.0"), ("gpu-3", "2.0"))
+        ]
+        serve = await fleet.serve(CONFIG)
+        for engine in engines:
+            await fleet.agent(engine.name, engine.address, serve, interval_s=REPORT_INTERVAL_S)
+        envoy = await fleet.envoy(serve, [one.address for one in engines])
+        yield System(fleet, client, envoy, serve, engines)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def system(whole_system: System) -> System:
+    """Three engines, an agent for each, serve and Envoy, all of them well."""
+    await whole_system.choosing()
+    return whole_system
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def agentless_system(
+    client: aiohttp.ClientSession, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[System]:
+    folder = tmp_path_factory.mktemp("scripted")
+    shipped = BOOTSTRAP.read_text()
+    for ours, tests in (
+        ('"strategy": "load-score"', '"strategy": "no-such"'),
+        ("request_timeout: 60s", f"request_timeout: {UPLOAD_S}s"),
+    ):
+        assert ours in shipped
+        shipped = shipped.replace(ours, tests)
+    bootstrap = folder / "envoy.yaml"
+    bootstrap.write_text(shipped)
+    async with Fleet(folder) as fleet:
+        engine = await fleet.engine("gpu-1", MODEL)
+        serve = await fleet.serve(CONFIG)
+        envoy = await fleet.envoy(serve, [engine.address], bootstrap=bootstrap)
+        system = System(fleet, client, envoy, serve, [engine])
+        async with Reporter(serve.agents) as reporter:
+
+            async def chosen() -> bool:
+                # For two report intervals after its start serve chooses nobody.
+                await reporter.report("gpu-1", engine.address)
+                return (await system.ask(PROBE)).as_chosen
+
+            await fleet.until("choices", chosen)
+        yield system
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def reporter(agentless_system: System) -> AsyncIterator[Reporter]:
+    """In an agent's place; what it reported is forgotten after the test."""
+    async with Reporter(agentless_system.serve.agents) as reporter:
+        yield reporter
