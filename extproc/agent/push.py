@@ -21,6 +21,9 @@ _OPTIONS = [
     # A router that is gone without a word is noticed by unanswered pings.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    # An address where nobody answers at all is given up after this, instead of gRPC's 20 s: a router that comes back
+    # elsewhere under the same name is then looked for anew.
+    ("grpc.min_reconnect_backoff_ms", 3_000),
     ("grpc.use_local_subchannel_pool", 1),  # a new channel must not inherit the pause of the one before
 ]
 _NUMBER = re.compile(r"\d+")

@@ -125,6 +125,7 @@ class Metrics:
             ["reason"],
             registry=registry,
         )
+        self._estimated = {reason: self._estimates.labels(reason.value) for reason in Estimated}
         self._errors = Counter(
             "extproc_errors_total",
             "Faults of extproc itself, by place: each is a bug worth reporting; the request went on by the fallback.",
@@ -176,7 +177,7 @@ class Metrics:
 
     def tokens_estimated(self, reason: Estimated) -> None:
         """A prompt's text was estimated by its size."""
-        self._estimates.labels(reason.value).inc()
+        self._estimated[reason].inc()
 
     def our_error(self, where: str) -> None:
         """Something of ours failed. `where` is a fixed name in our code, never input."""
