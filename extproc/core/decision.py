@@ -1,8 +1,9 @@
 """What the router answers: values only."""
 
 import enum
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from extproc.core.request import Phase
 
@@ -16,8 +17,7 @@ class Refusal(enum.Enum):
     CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(Struct, frozen=True):
     """Envoy shall send the request to this node."""
 
     node_id: str
@@ -28,8 +28,7 @@ class Chosen:
     """True: weighted round robin, because no fresh snapshot could be trusted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """No node may take the request."""
 
     refusal: Refusal
@@ -38,8 +37,7 @@ class Refused:
     retry_after_s: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(Struct, frozen=True):
     """We cannot tell: the request continues without a destination and Envoy's static cluster serves it."""
 
     reason: str
@@ -58,8 +56,7 @@ class Candidate(NamedTuple):
     """Why it was passed over; `None`: it was chosen, or stands behind the chosen one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """One choice and what it rested on, as /decisions and access logs show it."""
 
     request_id: str

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from extproc.core.snapshot import NO_LOAD, OwnLoad
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(Struct, frozen=True):
     """One request at one node, from the moment of choosing to the end of its stream."""
 
     request_id: str

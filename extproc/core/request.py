@@ -1,7 +1,8 @@
 """What the router knows of a request: values only."""
 
 import enum
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
 class Endpoint(enum.Enum):
@@ -20,8 +21,7 @@ class Phase(enum.Enum):
     DECODE = "decode"
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
+class Prompt(Struct, frozen=True):
     """What has to be counted of a body. Texts are counted one by one and summed."""
 
     texts: tuple[str, ...] = ()
@@ -33,8 +33,7 @@ class Prompt:
     """Image, audio and file parts: their tokens cannot be counted from the body."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenCount:
+class TokenCount(Struct, frozen=True):
     """A prompt's tokens."""
 
     tokens: int
@@ -42,8 +41,7 @@ class TokenCount:
     """False for estimates: an estimate never makes a request too long for a node."""
 
 
-@dataclass(frozen=True, slots=True)
-class InferenceRequest:
+class InferenceRequest(Struct, frozen=True):
     """One request, as far as routing cares."""
 
     request_id: str

@@ -2,7 +2,8 @@
 
 import hashlib
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from extproc.core.cost import STRATEGIES
 from extproc.core.decision import Candidate, Chosen, Refusal, Refused, Unknown
@@ -21,15 +22,13 @@ from extproc.core.settings import BalancerSettings
 from extproc.core.snapshot import NodeView
 
 
-@dataclass(frozen=True, slots=True)
-class FallBack:
+class FallBack(Struct, frozen=True):
     """No fresh snapshot can be trusted: it is the round robin's turn among these members."""
 
     members: Sequence[NodeView]
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """What `decide` found, and how the nodes fared."""
 
     outcome: Chosen | Refused | Unknown | FallBack

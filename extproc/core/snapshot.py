@@ -7,6 +7,8 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 
 class NodeState(enum.Enum):
     """What the agent says of the node."""
@@ -75,8 +77,7 @@ class Snapshot:
     """Share in the fallback's round robin, over 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class OwnLoad:
+class OwnLoad(Struct, frozen=True):
     """What we sent to a node ourselves: the part that no snapshot shows yet, and all that is open."""
 
     requests_open: int = 0
@@ -90,8 +91,7 @@ class OwnLoad:
 NO_LOAD = OwnLoad()
 
 
-@dataclass(frozen=True, slots=True)
-class NodeView:
+class NodeView(Struct, frozen=True):
     """A node as `decide` sees it: its latest snapshot, when that was sampled, and our own load on it.
 
     A new value replaces it when a snapshot or the ledger changes; a decision never builds one.

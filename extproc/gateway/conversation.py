@@ -5,7 +5,8 @@ Envoy waits for exactly one reply to each message of a stream, so each event is 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from extproc.core.request import Prompt, TokenCount
 
@@ -13,8 +14,7 @@ Metadata = Mapping[str, str | int | bool]
 """Dynamic metadata of namespace `extproc`, for access logs."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHeaders:
+class RequestHeaders(Struct, frozen=True):
     """The request began."""
 
     method: str
@@ -30,26 +30,22 @@ class RequestHeaders:
     """Envoy sends the whole body in one message, which lacks `end_of_stream` where trailers follow."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestBody:
+class RequestBody(Struct, frozen=True):
     """A piece of the body, or all of it."""
 
     data: bytes
     end_of_stream: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTrailers:
+class RequestTrailers(Struct, frozen=True):
     """The request ended with trailers."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseMessage:
+class ResponseMessage(Struct, frozen=True):
     """Something about the response, or a kind of message that we do not know."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokensCounted:
+class TokensCounted(Struct, frozen=True):
     """The answer to `CountTokens`."""
 
     count: TokenCount
@@ -58,13 +54,11 @@ class TokensCounted:
 Event = RequestHeaders | RequestBody | RequestTrailers | ResponseMessage | TokensCounted
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledge:
+class Acknowledge(Struct, frozen=True):
     """Go on; nothing is decided by this message."""
 
 
-@dataclass(frozen=True, slots=True)
-class CountTokens:
+class CountTokens(Struct, frozen=True):
     """Count, then tell the session."""
 
     model: str
@@ -72,23 +66,20 @@ class CountTokens:
     body_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class SetDestination:
+class SetDestination(Struct, frozen=True):
     """Envoy shall send the request to `host`, as `ip:port`."""
 
     host: str
     metadata: Metadata
 
 
-@dataclass(frozen=True, slots=True)
-class Continue:
+class Continue(Struct, frozen=True):
     """The request goes on without a destination: Envoy's static cluster serves it."""
 
-    metadata: Metadata = field(default_factory=dict)
+    metadata: Metadata = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Respond:
+class Respond(Struct, frozen=True):
     """The client is answered at once; no node sees the request."""
 
     status: int

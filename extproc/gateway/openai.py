@@ -7,7 +7,6 @@ NaN, UTF-16, a byte order mark. Such a body is read by it and written anew befor
 
 import json
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -22,8 +21,7 @@ WHOLE_MAX: Final = 1_000_000_000
 """Token limits and sequences over this read as this: no node has such a context, and sums stay small."""
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedBody:
+class ParsedBody(Struct, frozen=True):
     """What routing needs of a body."""
 
     endpoint: Endpoint
@@ -36,8 +34,7 @@ class ParsedBody:
     """False: the tokens may exceed a node's context length, as a batch of prompts or one that the engine truncates."""
 
 
-@dataclass(frozen=True, slots=True)
-class BodyFault:
+class BodyFault(Struct, frozen=True):
     """Why a body cannot be routed."""
 
     message: str

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from extproc.core.balancer import Balancer
 from extproc.core.request import Endpoint, InferenceRequest, TokenCount
 from extproc.core.settings import BalancerSettings
@@ -48,7 +50,7 @@ def request(
 ) -> InferenceRequest:
     """A chat request."""
     base = InferenceRequest(request_id, model, Endpoint.CHAT, TokenCount(tokens, exact))
-    return replace(base, **changes)  # type: ignore[arg-type]
+    return structs.replace(base, **changes)
 
 
 def balancer(*snapshots: Snapshot, settings: BalancerSettings = SETTINGS) -> Balancer:

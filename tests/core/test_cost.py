@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from extproc.core.cost import LoadScoreWeights, load_score
 from extproc.core.request import Phase
@@ -94,5 +95,5 @@ def test_a_fuller_node_never_scores_better(
         pending_prefills=pending,
     )
     total = unseen + int(more["unseen"])
-    after = replace(before, snapshot=fuller(before.snapshot, more), own=OwnLoad(total, total, total))
+    after = structs.replace(before, snapshot=fuller(before.snapshot, more), own=OwnLoad(total, total, total))
     assert cost(after, phase) >= cost(before, phase)
