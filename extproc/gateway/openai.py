@@ -19,6 +19,8 @@ MODEL_CHARS_MAX: Final = 512
 """Decisions, answers and access logs repeat the model's name."""
 WHOLE_MAX: Final = 1_000_000_000
 """Token limits and sequences over this read as this: no node has such a context, and sums stay small."""
+SEQUENCES_MAX: Final = 128
+"""More answers than this weigh as this, or one request could make a node look full; OpenAI allows no more."""
 
 
 class ParsedBody(Struct, frozen=True):
@@ -167,7 +169,7 @@ def _parsed(endpoint: Endpoint, fields: _AnyBody, limits: dict[str, int]) -> Par
         model=fields.model or "",
         prompt=Prompt(tuple(gathered.texts), gathered.token_ids, gathered.messages, gathered.media_parts),
         output_tokens_max=0 if endpoint is Endpoint.EMBEDDING else allowed[0] if allowed else None,
-        sequences=max(1, limits.get("n", 1)),
+        sequences=min(max(1, limits.get("n", 1)), SEQUENCES_MAX),
         stream=bytes(fields.stream) == b"true",
         length_binds=prompts == 1 and not truncates,
     )

@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.request import Endpoint, Prompt
-from extproc.gateway.openai import MODEL_CHARS_MAX, WHOLE_MAX, BodyFault, ParsedBody, endpoint_of, error_body, parse
+from extproc.gateway.openai import (
+    MODEL_CHARS_MAX,
+    SEQUENCES_MAX,
+    WHOLE_MAX,
+    BodyFault,
+    ParsedBody,
+    endpoint_of,
+    error_body,
+    parse,
+)
 
 CHAT, COMPLETION, EMBEDDING, RESPONSE = Endpoint.CHAT, Endpoint.COMPLETION, Endpoint.EMBEDDING, Endpoint.RESPONSE
 
@@ -141,7 +150,10 @@ def test_the_limit_on_the_answer_is_read(
     assert parsed(endpoint, **messages, **fields).output_tokens_max == output_tokens_max
 
 
-@pytest.mark.parametrize(("n", "sequences"), [(None, 1), (1, 1), (4, 4), (0, 1), (-3, 1), ("2", 2), (1e12, WHOLE_MAX)])
+@pytest.mark.parametrize(
+    ("n", "sequences"),
+    [(None, 1), (1, 1), (4, 4), (0, 1), (-3, 1), ("2", 2), (128, 128), (129, SEQUENCES_MAX), (1e12, SEQUENCES_MAX)],
+)
 def test_n_is_the_number_of_sequences(n: object, sequences: int) -> None:
     assert parsed(CHAT, messages=[], n=n).sequences == sequences
 
