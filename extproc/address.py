@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from ipaddress import AddressValueError, IPv6Address
+from ipaddress import AddressValueError, IPv6Address, ip_address
 
 _WANTED = "host:port, [ipv6]:port or unix:/path"
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
@@ -21,6 +21,14 @@ class TcpAddress:
         """As gRPC and people write it."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it; of names that is known of `localhost` alone."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
 
 @dataclass(frozen=True, slots=True)
 class UnixAddress:
@@ -31,6 +39,11 @@ class UnixAddress:
     def __str__(self) -> str:
         """As gRPC and people write it."""
         return f"unix:{self.path}"
+
+    @property
+    def is_local(self) -> bool:
+        """Only this machine can reach it."""
+        return True
 
 
 Address = TcpAddress | UnixAddress

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Annotated, assert_never
+from typing import Annotated, Any, assert_never
 
 from pydantic import (
     BaseModel,
@@ -150,19 +150,28 @@ class TokenSettings(BaseModel):
     """Threads that count."""
 
 
+LOOPBACK_NETWORKS: Networks = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
+PRIVATE_NETWORKS: Networks = (
+    IPv4Network("10.0.0.0/8"),
+    IPv4Network("172.16.0.0/12"),
+    IPv4Network("192.168.0.0/16"),
+    IPv6Network("fc00::/7"),
+)
+
+
+def _default_hosts(settings: dict[str, Any]) -> Networks:
+    listen = settings.get("listen", Listen())
+    return (LOOPBACK_NETWORKS if listen.agents.is_local else ()) + PRIVATE_NETWORKS
+
+
 class Config(BalancerSettings):
     """All that `extproc serve` can be told; the balancer's settings stand at the top level beside the rest."""
 
     listen: Listen = Listen()
-    hosts_allowed: Networks = Field(
-        tuple(
-            ip_network(text)
-            for text in ("127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
-        ),
-        min_length=1,
-        max_length=1000,
-    )
-    """Networks that agents may name hosts of. Link-local, multicast and unspecified addresses are never taken."""
+    hosts_allowed: Networks = Field(default_factory=_default_hosts, min_length=1, max_length=1000)
+    """Networks that agents may name hosts of. Link-local, multicast and unspecified addresses are never taken. The
+    default is private networks; and loopback, where only this machine reaches the agents' port: an agent elsewhere
+    has no business aiming Envoy at what listens beside it, as Envoy's own admin page."""
     policies: dict[PolicyName, RoutingPolicy] = Field({"default": RoutingPolicy()}, max_length=1000)
     """What routes can ask for by name. `default` is always there and can be given other values."""
     default_policy: str = "default"

@@ -149,7 +149,7 @@ async def _choosing(system: _System) -> None:
 
 async def _requests_open(system: _System) -> bool:
     nodes = (await system.fleet.json(f"http://{system.serve.admin}/nodes"))["nodes"]
-    return any(node["own"]["requests_open"] for node in nodes)
+    return any(node["own"]["sequences_open"] for node in nodes)
 
 
 async def _send(console: Console, system: _System, title: str, asks: Sequence[Ask]) -> list[tuple[Ask, Answer]]:

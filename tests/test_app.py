@@ -160,7 +160,7 @@ async def test_a_reported_node_is_chosen_counted_and_freed_at_the_streams_end(se
 
     async def own() -> int:
         _, page = await served.get("/nodes")
-        open_: int = page["nodes"][0]["own"]["requests_open"]
+        open_: int = page["nodes"][0]["own"]["sequences_open"]
         return open_
 
     async def destination() -> tuple[Any, Any] | None:

@@ -203,3 +203,31 @@ anything = st.recursive(
 def test_no_mapping_makes_parse_raise(mapping: dict[object, object]) -> None:
     outcome = parse(mapping)
     assert isinstance(outcome, Config) or (outcome and all(isinstance(fault, Fault) for fault in outcome))
+
+
+@pytest.mark.parametrize(
+    ("agents", "loopback"),
+    [
+        ("127.0.0.1:9004", True),
+        ("127.0.0.9:9004", True),
+        ("[::1]:9004", True),
+        ("localhost:9004", True),
+        ("unix:/run/agents", True),
+        ("0.0.0.0:9004", False),
+        ("[::]:9004", False),
+        ("10.0.0.1:9004", False),
+        ("router.example:9004", False),
+    ],
+)
+def test_loopback_hosts_are_taken_by_default_only_from_agents_of_this_machine(agents: str, loopback: bool) -> None:
+    config = parse({"listen": {"agents": agents}})
+    assert isinstance(config, Config)
+    networks = {str(network) for network in config.hosts_allowed}
+    assert ("127.0.0.0/8" in networks, "::1/128" in networks) == (loopback, loopback)
+    assert "10.0.0.0/8" in networks
+
+
+def test_loopback_hosts_can_be_asked_for() -> None:
+    config = parse({"listen": {"agents": "0.0.0.0:9004"}, "hosts_allowed": ["127.0.0.0/8"]})
+    assert isinstance(config, Config)
+    assert [str(network) for network in config.hosts_allowed] == ["127.0.0.0/8"]

@@ -40,6 +40,7 @@ class Balancer:
         self._ledger = Ledger()
         self._learned = LearnedRates(settings.rates)
         self._round_robin = SmoothWeightedRoundRobin()
+        self._round_robin_uninspected = SmoothWeightedRoundRobin()  # of its own: polls must not take inference's turns
         self._decisions: deque[Decision] = deque(maxlen=settings.decisions_kept_max)
         self._settled_s = started_s + 2 * settings.nodes.report_interval_s
 
@@ -64,7 +65,7 @@ class Balancer:
             verdict = self._unsettled()
         else:
             verdict = decide(request, phase, self._table.views(), policy, self._settings, now_s)
-        outcome = self._settle(verdict.outcome)
+        outcome = _settle(verdict.outcome, self._round_robin)
         if isinstance(outcome, Chosen):
             self._reserve(request, outcome.node_id, now_s)
         fell_back = isinstance(outcome, Chosen) and outcome.fallback
@@ -104,7 +105,7 @@ class Balancer:
             phase=None,
             policy="",
             strategy=FALLBACK,
-            outcome=self._settle(outcome),
+            outcome=_settle(outcome, self._round_robin_uninspected),
             candidates=(),
         )
 
@@ -143,14 +144,6 @@ class Balancer:
             return Verdict(Unknown("no node has reported yet"))
         return Verdict(Unknown("started less than two report intervals ago"))
 
-    def _settle(self, outcome: Chosen | Refused | Unknown | FallBack) -> Outcome:
-        """Turn a fallback into the node whose turn it is."""
-        if not isinstance(outcome, FallBack):
-            return outcome
-        served = self._round_robin.pick(outcome.members).snapshot
-        reason = f"round robin of {len(outcome.members)}"
-        return Chosen(served.node_id, served.host, reason, fallback=True)
-
     def _reserve(self, request: InferenceRequest, node_id: str, now_s: float) -> None:
         view = self._table.get(node_id)
         assert view is not None, "only members are chosen"
@@ -161,3 +154,13 @@ class Balancer:
     def _forget(self, node_id: str) -> None:
         self._learned.forget(node_id)
         self._round_robin.forget(node_id)
+        self._round_robin_uninspected.forget(node_id)
+
+
+def _settle(outcome: Chosen | Refused | Unknown | FallBack, round_robin: SmoothWeightedRoundRobin) -> Outcome:
+    """Turn a fallback into the node whose turn it is."""
+    if not isinstance(outcome, FallBack):
+        return outcome
+    served = round_robin.pick(outcome.members).snapshot
+    reason = f"round robin of {len(outcome.members)}"
+    return Chosen(served.node_id, served.host, reason, fallback=True)

@@ -44,9 +44,12 @@ def load_score(phase: Phase, nodes: Sequence[NodeView], weights: LoadScoreWeight
     those of the formula this project began with, its KV term with the sign that prefers empty nodes.
     """
     snapshots = [node.snapshot for node in nodes]
-    unseen = [node.own.requests_unseen for node in nodes]
+    unseen = [node.own.sequences_unseen for node in nodes]
     costs = [weights.requests_waiting * count for count in unseen]
-    _add(costs, weights.kv_usage, [kv_usage_expected(node) for node in nodes])
+    if all(one.kv_blocks_total and one.kv_block_size_tokens for one in snapshots):
+        _add(costs, weights.kv_usage, [kv_usage_expected(node) for node in nodes])
+    else:
+        _add(costs, weights.kv_usage, [one.kv_usage for one in snapshots])
     _add(costs, weights.requests_waiting, [one.requests_waiting for one in snapshots])
     if phase is Phase.PREFILL_HEAVY:
         known = all(one.pending_prefills is not None for one in snapshots)

@@ -25,7 +25,7 @@ class Chosen(Struct, frozen=True):
     reason: str
     """For people, one short phrase: why this node."""
     fallback: bool = False
-    """True: weighted round robin, because no fresh snapshot could be trusted."""
+    """True: weighted round robin, because no fresh snapshot could be trusted or nothing was known of the request."""
 
 
 class Refused(Struct, frozen=True):

@@ -9,7 +9,7 @@ class SmoothWeightedRoundRobin:
     """Turns that follow the weights without runs: 5, 1, 1 gives a a b a c a a.
 
     Every pick raises each member's credit by its weight; the highest credit is served and pays the sum of the
-    weights. Credits stay within that sum, so nothing overflows. Source: nginx,
+    weights. While the members stay the same, credits stay within that sum; floats do not overflow. Source: nginx,
     ngx_http_upstream_round_robin.c.
 
     State: one credit per node, kept while the node is a member of the table.

@@ -86,7 +86,7 @@ def why_full(node: NodeView, request: InferenceRequest, limits: Limits) -> str |
     """
     one, own = node.snapshot, node.own
     if one.requests_waiting is not None:
-        waiting = one.requests_waiting + (own.requests_unseen if one.requests_waiting else 0)
+        waiting = one.requests_waiting + (own.sequences_unseen if one.requests_waiting else 0)
         if waiting >= limits.requests_waiting_max:
             return "queue full"
     usage = kv_usage_expected(node)

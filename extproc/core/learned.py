@@ -7,7 +7,8 @@ from extproc.core.snapshot import Snapshot
 class LearnedRates:
     """The fleet's mean decode time; the configured one until a node reports it.
 
-    State: each node's latest report and their sum, so that a mean costs nothing per request.
+    State: each node's latest report. The mean is made anew with each report, so that it costs a request nothing.
+    The prefill rate is the configured one: no report tells tokens and time of the same prefills.
     """
 
     def __init__(self, expected: ExpectedRates) -> None:

@@ -36,6 +36,8 @@ def faults_of(error: ValidationError) -> list[Fault]:
     """Every fault in one validation error, in the order of the fields."""
     faults = []
     for one in error.errors(include_url=False):
+        if one["type"] == "default_factory_not_called":
+            continue  # a default that rests on a field whose own fault is told
         wanted = _WANTED.get(one["type"]) or one["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
         got = "nothing" if one["type"] == "missing" else _shown(one["input"])
         faults.append(Fault(".".join(_key(part) for part in one["loc"]), wanted, got))

@@ -80,9 +80,9 @@ class Snapshot:
 class OwnLoad(Struct, frozen=True):
     """What we sent to a node ourselves: the part that no snapshot shows yet, and all that is open."""
 
-    requests_open: int = 0
-    """Sent and not finished."""
-    requests_unseen: int = 0
+    sequences_open: int = 0
+    """Answers of requests sent and not finished; engines count each of a request's `n` answers."""
+    sequences_unseen: int = 0
     """Of these, sent after the node's latest sample was taken."""
     kv_blocks_unseen: int = 0
     """KV blocks that the unseen requests will take."""

@@ -237,9 +237,9 @@ class _Nodes(Collector):
             ((one, one.view.snapshot.requests_waiting) for one in nodes),
         )
         yield _gauge(
-            "extproc_node_requests_open",
-            "Requests that this router sent to the node and that have not finished.",
-            ((one, one.view.own.requests_open) for one in nodes),
+            "extproc_node_sequences_open",
+            "Answers asked of the node by this router and not finished; a request for n answers counts n.",
+            ((one, one.view.own.sequences_open) for one in nodes),
         )
         yield _gauge(
             "extproc_node_snapshot_age_seconds",

@@ -108,6 +108,7 @@ class ServedModel(_message.Message):
     name: _builtins.str
     """as clients write it in `model`"""
     version: _builtins.str
+    """no engine that agents read so far tells one"""
     context_length_tokens: _builtins.int
     """prompt and output together"""
     def __init__(

@@ -42,10 +42,10 @@ def test_a_snapshot_takes_over_what_it_shows() -> None:
     fleet = balancer(snapshot("a"))
     fleet.route(request("r1", tokens=160), POLICY, NOW_S)
     (view,) = fleet.views()
-    assert (view.own.requests_open, view.own.requests_unseen, view.own.kv_blocks_unseen) == (1, 1, 10)
+    assert (view.own.sequences_open, view.own.sequences_unseen, view.own.kv_blocks_unseen) == (1, 1, 10)
     fleet.observe(NodeReported(snapshot("a", sequence=2, sample_age_s=0.5)), NOW_S + 1)
     (view,) = fleet.views()
-    assert (view.own.requests_open, view.own.requests_unseen, view.own.kv_blocks_unseen) == (1, 0, 0)
+    assert (view.own.sequences_open, view.own.sequences_unseen, view.own.kv_blocks_unseen) == (1, 0, 0)
 
 
 def test_a_refused_snapshot_changes_nothing() -> None:
@@ -53,7 +53,7 @@ def test_a_refused_snapshot_changes_nothing() -> None:
     fleet.route(request("r1"), POLICY, NOW_S)
     fleet.observe(NodeReported(snapshot("a", sequence=2)), NOW_S + 1)
     (view,) = fleet.views()
-    assert view.own.requests_unseen == 1
+    assert view.own.sequences_unseen == 1
     assert view.sampled_at_s == NOW_S
 
 
@@ -115,7 +115,7 @@ def test_a_node_that_comes_back_finds_its_open_requests_counted() -> None:
     fleet.observe(NodeLeft("a", "boot-1"), NOW_S)
     fleet.observe(NodeReported(snapshot("a", boot_id="boot-2")), NOW_S + 1)
     (view,) = fleet.views()
-    assert view.own.requests_open == 1
+    assert view.own.sequences_open == 1
 
 
 def test_what_is_not_inference_goes_round_ready_nodes_uncounted() -> None:
@@ -124,6 +124,16 @@ def test_what_is_not_inference_goes_round_ready_nodes_uncounted() -> None:
     assert served == {"a": 5, "b": 5}
     assert fleet.requests_open == 0
     assert fleet.decisions(10) == []
+
+
+def test_polls_between_requests_do_not_take_their_turns() -> None:
+    fleet = balancer(snapshot("a"), snapshot("b"))
+    later_s = NOW_S + SETTINGS.nodes.fresh_s
+    served = Counter[str]()
+    for number in range(20):
+        served[node_of(fleet.route(request(f"r{number}"), POLICY, later_s))] += 1
+        fleet.route_uninspected(f"poll{number}", "", later_s)
+    assert served == {"a": 10, "b": 10}
 
 
 def test_what_is_not_inference_finds_no_ready_node_either() -> None:
@@ -193,6 +203,6 @@ def history(steps: list[tuple[str, object, float]]) -> list[object]:
                 now_s += passed_s
                 fleet.tick(now_s)
         assert fleet.requests_open == len(open_ids)
-        assert all(view.own.requests_unseen <= view.own.requests_open for view in fleet.views())
+        assert all(view.own.sequences_unseen <= view.own.sequences_open for view in fleet.views())
         assert all(view.own.kv_blocks_unseen >= 0 for view in fleet.views())
     return seen

@@ -44,22 +44,35 @@ def test_load_score_prefers_the_emptier_kv_cache() -> None:
 
 
 def test_what_we_sent_since_the_sample_counts_as_waiting_prefills_and_used_blocks() -> None:
-    own = OwnLoad(requests_open=5, requests_unseen=2, kv_blocks_unseen=100)
+    own = OwnLoad(sequences_open=5, sequences_unseen=2, kv_blocks_unseen=100)
     assert cost(view(own=own)) == pytest.approx(2 * 5 + 40 * 0.1)
     assert cost(view(own=own), Phase.PREFILL_HEAVY) == pytest.approx(2 * 5 + 40 * 0.1 + 30)
 
 
 def test_what_a_sample_has_already_shown_is_not_counted_again() -> None:
-    assert cost(view(own=OwnLoad(requests_open=5))) == 0
+    assert cost(view(own=OwnLoad(sequences_open=5))) == 0
 
 
-@pytest.mark.parametrize("signal", ["kv_usage", "requests_waiting", "pending_prefills", "gpu_utilization"])
+@pytest.mark.parametrize(
+    "signal",
+    [
+        "kv_usage",
+        "requests_waiting",
+        "pending_prefills",
+        "gpu_utilization",
+        "kv_blocks_total",
+        "kv_block_size_tokens",
+    ],
+)
 def test_a_node_gains_nothing_by_hiding_a_signal(signal: str) -> None:
     """Where one candidate lacks a signal, its term is left out for all of them."""
     busy = {"kv_usage": 0.8, "requests_waiting": 9, "pending_prefills": 9, "gpu_utilization": 1.0}
+    own = OwnLoad(sequences_open=5, sequences_unseen=2, kv_blocks_unseen=100)
+    # Without a block size the ledger cannot tell the blocks of what it sent.
+    hidden = structs.replace(own, kv_blocks_unseen=0) if signal == "kv_block_size_tokens" else own
     honest, hiding = load_score(
         Phase.PREFILL_HEAVY,
-        [view("honest", **busy), view("hiding", **(busy | {signal: None}))],  # type: ignore[arg-type]
+        [view("honest", own, **busy), view("hiding", hidden, **(busy | {signal: None}))],  # type: ignore[arg-type]
         WEIGHTS,
     )
     assert honest == hiding

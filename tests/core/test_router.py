@@ -257,15 +257,35 @@ def test_decide_raises_for_no_input_and_names_eligible_nodes_only(
     match found:
         case Chosen(node_id, host):
             node = next(node for node in nodes if node.snapshot.node_id == node_id)
-            assert node.snapshot.host == host
-            assert node.snapshot.state is NodeState.READY
+            one = node.snapshot
+            assert one.host == host
+            assert one.state is NodeState.READY
             assert NOW_S - node.sampled_at_s < SETTINGS.nodes.fresh_s
-            assert node.context_lengths is None or asked.model in node.context_lengths
-            assert node.snapshot.kv_usage is None or node.snapshot.kv_usage < POLICY.limits.kv_usage_max
+            assert may_hold(node, asked)
+            assert one.kv_usage is None or one.kv_usage < POLICY.limits.kv_usage_max
+            assert one.requests_waiting is None or one.requests_waiting < POLICY.limits.requests_waiting_max
+            if one.kv_blocks_available is not None and one.kv_block_size_tokens is not None:
+                free_tokens = (one.kv_blocks_available - node.own.kv_blocks_unseen) * one.kv_block_size_tokens
+                assert asked.prompt.tokens <= free_tokens
         case FallBack(members):
             assert members
-            assert all(NOW_S - node.sampled_at_s >= SETTINGS.nodes.fresh_s for node in members)
+            for node in members:
+                age_s = NOW_S - node.sampled_at_s
+                assert age_s >= SETTINGS.nodes.fresh_s
+                assert age_s >= SETTINGS.nodes.stale_s or node.snapshot.state is NodeState.READY
+                assert may_hold(node, asked)
         case Unknown():
             assert not nodes
         case Refused():
             assert nodes
+
+
+def may_hold(node: NodeView, asked: InferenceRequest) -> bool:
+    """Whether nothing known speaks against the node's serving the model, and against the request's length."""
+    if node.context_lengths is None:
+        return True
+    if asked.model not in node.context_lengths:
+        return False
+    length_tokens = node.context_lengths[asked.model]
+    surely_tokens = (asked.prompt.tokens if asked.prompt.exact else 0) + (asked.output_tokens_max or 0)
+    return length_tokens is None or surely_tokens <= length_tokens

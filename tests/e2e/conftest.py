@@ -50,7 +50,7 @@ class System:
 
     async def requests_open(self) -> int:
         nodes = (await self.fleet.json(f"http://{self.serve.admin}/nodes"))["nodes"]
-        return sum(one["own"]["requests_open"] for one in nodes)
+        return sum(one["own"]["sequences_open"] for one in nodes)
 
     async def restart_serve(self) -> None:
         self.serve = await self.fleet.serve(CONFIG | {"listen": self.serve.listen})

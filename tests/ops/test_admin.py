@@ -83,7 +83,7 @@ async def test_nodes_shows_every_field_and_unknown_as_null(of: Admin, client: Cl
     assert node["requests_waiting"] == 0
     assert node["gpu_utilization"] is None
     assert node["models"] == [{"name": "m", "version": None, "context_length_tokens": 4096}]
-    assert node["own"] == {"requests_open": 1, "requests_unseen": 1, "kv_blocks_unseen": 0}
+    assert node["own"] == {"sequences_open": 1, "sequences_unseen": 1, "kv_blocks_unseen": 0}
 
 
 async def test_nodes_are_sorted_and_one_can_be_asked_for(of: Admin, client: Client) -> None:

@@ -29,7 +29,7 @@ def chosen(node_id: str, *, fallback: bool = False) -> Chosen:
 
 def sample(node_id: str, *, kv_usage: float | None, freshness: Freshness = Freshness.FRESH) -> NodeSample:
     snapshot = Snapshot(node_id, "127.0.0.1:8000", "b", 1, 0.0, NodeState.READY, kv_usage=kv_usage, requests_waiting=3)
-    return NodeSample(NodeView(snapshot, 5.0, None, OwnLoad(requests_open=2)), freshness, 1.5)
+    return NodeSample(NodeView(snapshot, 5.0, None, OwnLoad(sequences_open=2)), freshness, 1.5)
 
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -117,7 +117,7 @@ def test_a_node_has_gauges_and_what_is_unknown_has_none(metrics: Metrics) -> Non
     assert at(found, "extproc_node_kv_usage_ratio", node="a") == 0.25
     assert at(found, "extproc_node_kv_usage_ratio", node="b") is None
     assert at(found, "extproc_node_requests_waiting", node="a") == 3
-    assert at(found, "extproc_node_requests_open", node="a") == 2
+    assert at(found, "extproc_node_sequences_open", node="a") == 2
     assert at(found, "extproc_node_snapshot_age_seconds", node="a") == 1.5
     assert at(found, "extproc_node_fresh", node="a") == 1
     assert at(found, "extproc_node_fresh", node="b") == 0
