@@ -1,6 +1,6 @@
 """What `serve` costs a request through the real Envoy, beside the same Envoy without ext_proc.
 
-    .venv/bin/python -m bench.wire [--seconds 4] [--rounds 3]
+    .venv/bin/python -m bench.wire [--seconds 4] [--rounds 3] [--connections 32]
 
 CPU is that of the ext_proc server's own process (user and system, from /proc). `echo` is a bare grpc.aio server that
 looks at nothing: the floor of what Python can do here. The engines are an Envoy that answers at once. Rounds are
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import click
 import grpc
 import yaml
@@ -30,10 +31,10 @@ from extproc.address import TcpAddress
 from extproc.children import Child, envoy_binary
 from extproc.fleet import BOOTSTRAP, Fleet, Serve
 from extproc.pb import nodes_pb2, nodes_pb2_grpc
+from extproc.traffic import Ask, ask, completion
 
 SIZES = {"1 KB": 1_000, "100 KB": 100_000}
 NODES = 4
-CONNECTIONS = 32
 ENGINE = """
 admin: {address: {socket_address: {address: 127.0.0.1, port_value: 0}}}
 static_resources:
@@ -72,11 +73,11 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def load(url: str, body_bytes: int, seconds: float) -> dict[str, Any]:
+async def load(url: str, body_bytes: int, connections: int, seconds: float) -> dict[str, Any]:
     """Run the load generator in a process of its own."""
     host, _, port = url.removeprefix("http://").partition(":")
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "bench.load", host, port, str(body_bytes), str(CONNECTIONS), str(seconds)),
+        *(sys.executable, "-m", "bench.load", host, port, str(body_bytes), str(connections), str(seconds)),
         stdout=asyncio.subprocess.PIPE,
     )
     output, _ = await process.communicate()
@@ -147,7 +148,18 @@ def without_ext_proc(folder: Path) -> Path:
     return path
 
 
-async def measure(seconds: float, rounds: int, console: Console) -> None:
+async def choosing(fleet: Fleet, url: str) -> None:
+    """Wait until an Envoy sends requests where `serve` says, which is not in its first two report intervals."""
+    request = Ask("probe", "/v1/completions", completion("llama", "ping", output_tokens=1, stream=False))
+    async with aiohttp.ClientSession() as session:
+
+        async def chosen() -> bool:
+            return (await ask(session, url, request)).chosen is not None
+
+        await fleet.until("serve's choices", chosen)
+
+
+async def measure(seconds: float, rounds: int, connections: int, console: Console) -> None:
     """Start everything, load it in turns, print the table."""
     with tempfile.TemporaryDirectory(prefix="extproc-bench-") as name:
         folder = Path(name)
@@ -167,9 +179,6 @@ async def measure(seconds: float, rounds: int, console: Console) -> None:
             ):
                 serve = await real.serve({})
                 reporting = asyncio.create_task(keep_reporting(serve, engine))
-                names = [f"node-{number}" for number in range(NODES)]
-                await real.until("the nodes", lambda: real.nodes_ready(serve, names))
-                await asyncio.sleep(2.5)  # for two report intervals after its start it chooses nobody
                 address = TcpAddress("127.0.0.1", echo_port)
                 as_serve = Serve(echo, address, address, address)
                 cases = [
@@ -181,19 +190,20 @@ async def measure(seconds: float, rounds: int, console: Console) -> None:
                     Case("echo", (await bare.envoy(as_serve, [engine])).url, echo.pid),
                     Case("serve", (await real.envoy(serve, [engine])).url, serve.child.pid),
                 ]
-                await table_of(cases, seconds, rounds, console)
+                await choosing(real, cases[-1].url)
+                await table_of(cases, seconds, rounds, connections, console)
                 reporting.cancel()
         finally:
             await echo.stop()
             await engine_child.stop()
 
 
-async def table_of(cases: list[Case], seconds: float, rounds: int, console: Console) -> None:
+async def table_of(cases: list[Case], seconds: float, rounds: int, connections: int, console: Console) -> None:
     """Load the cases in turns and print what they did."""
     for case in cases:
-        await load(case.url, 1000, 1)
+        await load(case.url, 1000, connections, 1)
     table = Table(
-        title=f"{CONNECTIONS} connections, {NODES} nodes, estimated tokens · {machine()}", title_justify="left"
+        title=f"{connections} connections, {NODES} nodes, estimated tokens · {machine()}", title_justify="left"
     )
     for column in ("body", "case", "requests/s", "of no ext_proc", "p50 ms", "p99 ms", "CPU µs per request", "of echo"):
         table.add_column(column, justify="left" if column in ("body", "case") else "right")
@@ -205,7 +215,7 @@ async def table_of(cases: list[Case], seconds: float, rounds: int, console: Cons
             for case in cases:
                 console.print(f"[dim]{label}, round {round_number + 1} of {rounds}: {case.name}[/dim]")
                 before_s = cpu_s(case.pid) if case.pid else 0.0
-                found = await load(case.url, body_bytes, seconds)
+                found = await load(case.url, body_bytes, connections, seconds)
                 rates[case.name].append(found["requests"] / found["seconds"])
                 waits[case.name].append((found["p50_ms"], found["p99_ms"]))
                 if case.pid:
@@ -231,11 +241,12 @@ async def table_of(cases: list[Case], seconds: float, rounds: int, console: Cons
 @click.command(help=__doc__)
 @click.option("--seconds", default=4.0, show_default=True, help="Length of each measurement.")
 @click.option("--rounds", default=3, show_default=True, help="Measurements of each case.")
-def main(seconds: float, rounds: int) -> None:
+@click.option("--connections", default=32, show_default=True, help="Requests at a time.")
+def main(seconds: float, rounds: int, connections: int) -> None:
     """Measure."""
     begun_s = time.monotonic()
     console = Console()
-    asyncio.run(measure(seconds, rounds, console))
+    asyncio.run(measure(seconds, rounds, connections, console))
     console.print(f"[dim]{time.monotonic() - begun_s:.0f} s in all[/dim]")
 
 

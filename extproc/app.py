@@ -27,7 +27,8 @@ from extproc.gateway import server as gateway
 from extproc.gateway.routepolicy import RoutePolicies
 from extproc.nodes import ingest as nodes
 from extproc.ops import admin
-from extproc.ops.metrics import Metrics
+from extproc.ops.metrics import Metrics, samples_of
+from extproc.ops.nodelog import NodeLog
 from extproc.tokens.counter import TokenCounter
 from extproc.tokens.loading import Tokenizers, load
 
@@ -71,8 +72,7 @@ async def serve(config: Config) -> None:
     healths = health.aio.HealthServicer()
 
     for_envoy = grpc.aio.server(
-        options=[*gateway.grpc_options(config.limits.body_bytes_max), *listening.GRPC_OPTIONS],
-        maximum_concurrent_rpcs=config.limits.streams_max,
+        options=[*gateway.grpc_options(config.limits), *listening.GRPC_OPTIONS],
     )
     gateway.register(for_envoy, processor)
     health_pb2_grpc.add_HealthServicer_to_server(healths, for_envoy)
@@ -148,12 +148,15 @@ def _stop_on_signals() -> asyncio.Event:
 
 
 async def _tick(balancer: Balancer, metrics: Metrics, clock: Callable[[], float], interval_s: float) -> None:
+    node_log = NodeLog(log)
     while True:
         await asyncio.sleep(interval_s)
         try:
-            for node_id in balancer.tick(clock()):
-                log.info("node forgotten", node_id=node_id)
-            metrics.keep_nodes({view.snapshot.node_id for view in balancer.views()})
+            now_s = clock()
+            balancer.tick(now_s)
+            nodes = samples_of(balancer, now_s)
+            node_log.look(nodes)
+            metrics.keep_nodes({one.view.snapshot.node_id for one in nodes})
         except Exception:
             log.exception("error of ours; nodes were not looked through")
             metrics.our_error("tick")

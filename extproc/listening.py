@@ -13,7 +13,14 @@ from aiohttp import web
 
 from extproc.address import Address, TcpAddress, UnixAddress
 
-GRPC_OPTIONS: list[tuple[str, int]] = [("grpc.so_reuseport", 0)]
+GRPC_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.so_reuseport", 0),
+    # A peer that vanished without a word would keep its streams, and what they hold, for hours. gRPC 1.85 was seen to
+    # wait for the ping's own timeout, a minute, whatever `keepalive_timeout_ms` says.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
+]
 """Options of every gRPC server of ours."""
 
 

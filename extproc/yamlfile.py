@@ -12,7 +12,8 @@ import yaml
 
 from extproc.core.settings import Fault
 
-FILE_BYTES_MAX = 1024 * 1024
+FILE_BYTES_MAX = 256 * 1024
+"""Thousands of policies; PyYAML needs up to 4 s for the worst file of this size."""
 NESTING_MAX = 32
 
 

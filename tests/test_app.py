@@ -149,7 +149,7 @@ async def test_it_is_ready_once_an_agent_has_reported_a_node(serve: Serve) -> No
     served = await serve()
     assert await served.get("/readyz") == (503, {"ready": False, "reason": "no node has reported"})
     await reported(served)
-    assert await served.get("/readyz") == (200, {"ready": True, "nodes": 1})
+    assert await served.get("/readyz") == (200, {"ready": True, "nodes": 1, "nodes_ready": 1})
     _, page = await served.get("/nodes")
     assert [node["node_id"] for node in page["nodes"]] == ["gpu-1"]
 
@@ -258,12 +258,14 @@ async def test_a_second_signal_ends_it_at_once(serve: Serve) -> None:
     assert await served.child.ended() == 128 + signal.SIGTERM
 
 
-async def test_streams_over_the_limit_are_refused(serve: Serve) -> None:
+async def test_streams_over_the_limit_are_refused_and_health_checks_are_not(serve: Serve) -> None:
     served = await serve(limits={"streams_max": 2})
     streams = [served.stream() for _ in range(2)]
     for stream in streams:
         await asked(stream)
     assert await served.stream().code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    healthy = await served.health.Check(health_pb2.HealthCheckRequest(service=HEALTH_SERVICES[1]))
+    assert healthy.status == SERVING, "health checks are no streams"
     await streams[0].done_writing()
     assert await streams[0].code() == grpc.StatusCode.OK
     await asked(served.stream())
@@ -313,7 +315,7 @@ async def test_a_silent_node_is_forgotten(serve: Serve) -> None:
         return (await served.get("/readyz"))[0] == 503
 
     await until(gone)
-    await served.child.logged('"node forgotten"', within_s=10)
+    await served.child.logged('"node left"', within_s=10)
 
 
 async def test_every_server_can_listen_at_a_unix_socket(serve: Serve, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_the_documented_example_names_every_key(tmp_path: Path) -> None:
     ("mapping", "fault"),
     [
         (5, "(top): wanted a mapping, got 5"),
-        ({"listn": {}}, "listn: wanted no such key, got {}"),
+        ({"listn": {}}, "listn: wanted a known key, got {}"),
         ({"drain_s": "10"}, "drain_s: wanted a valid number, got '10'"),
         ({"drain_s": True}, "drain_s: wanted a valid number, got True"),
         ({"drain_s": float("nan")}, "drain_s: wanted a finite number, got nan"),
@@ -136,6 +136,7 @@ def test_sizes_are_numbers_or_have_a_unit(text: object, size: int) -> None:
     ("name", "least", "most"),
     [
         ("body_bytes_max", KIB, 512 * MIB),  # the default of body_bytes_total_max
+        ("body_items_max", 1000, 50_000_000),
         ("streams_max", 1, 1_000_000),
         ("policy_bytes_max", 64, MIB),
         ("policies_cached_max", 1, 100_000),

@@ -8,6 +8,7 @@ import yaml
 
 from extproc.address import TcpAddress, UnixAddress
 from extproc.children import envoy_binary
+from extproc.config import Config, read
 from extproc.envoyconf import bootstrap_json, place, read_bootstrap
 
 SHIPPED = Path(__file__).parent.parent / "envoy"
@@ -117,6 +118,8 @@ def test_the_two_bootstraps_differ_in_nothing_but_the_demos_headers_and_the_addr
         cluster.pop("type")
         cluster.pop("load_assignment", None)
     assert clusters[0] == clusters[1]
+    overload = [yaml.safe_load(path.read_text())["overload_manager"] for path in (DEMO, BOOTSTRAP)]
+    assert overload[0] == overload[1]
 
 
 @pytest.mark.parametrize("path", [DEMO, BOOTSTRAP], ids=lambda path: path.name)
@@ -130,14 +133,41 @@ def test_no_cluster_stops_at_envoys_default_of_1024_requests(path: Path) -> None
 
 def test_both_routes_of_a_prefix_say_the_same_but_for_cluster_and_retries() -> None:
     (host,) = hcm(BOOTSTRAP)["typed_config"]["route_config"]["virtual_hosts"]
-    routes = host["routes"]
+    routes = [route for route in host["routes"] if "route" in route]
+    assert len(routes) == 4
     for chosen, known in zip(routes[::2], routes[1::2], strict=True):
         assert chosen["match"].pop("headers") == [{"name": "x-envoy-original-dst-host", "present_match": True}]
         assert (chosen["route"].pop("cluster"), known["route"].pop("cluster")) == ("chosen-node", "known-nodes")
         for route in (chosen, known):
             route.pop("name")
-            route["route"].pop("retry_policy")
+            retries = route["route"].pop("retry_policy")
+            assert (retries["retry_on"], retries["num_retries"]) == ("reset", 1)
         assert chosen == known
+
+
+def test_memory_is_given_back_before_requests_are_refused() -> None:
+    overload = yaml.safe_load(BOOTSTRAP.read_text())["overload_manager"]
+    thresholds = {}
+    for action in overload["actions"]:
+        (trigger,) = action["triggers"]
+        assert trigger["name"] == "envoy.resource_monitors.fixed_heap"
+        thresholds[action["name"].removeprefix("envoy.overload_actions.")] = trigger["threshold"]["value"]
+    assert 0.5 < thresholds["shrink_heap"] < thresholds["stop_accepting_requests"] < 1
+
+
+def test_compose_publishes_every_port_on_loopback_only() -> None:
+    services = yaml.safe_load((SHIPPED.parent / "docker-compose.yml").read_text())["services"]
+    published = [port for service in services.values() for port in service.get("ports", ())]
+    assert "127.0.0.1:8080:8080" in published
+    assert all(port.startswith("127.0.0.1:") for port in published), published
+
+
+def test_agents_in_containers_can_name_private_addresses_and_not_loopback() -> None:
+    config = read(SHIPPED / "compose-extproc.yaml")
+    assert isinstance(config, Config), config
+    allowed = [str(network) for network in config.hosts_allowed]
+    assert "172.16.0.0/12" in allowed
+    assert not any(network.startswith(("127.", "::1")) for network in allowed)
 
 
 def test_the_folder_of_envoy_files_never_shadows_envoys_packages() -> None:

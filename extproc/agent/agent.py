@@ -143,7 +143,8 @@ class _Node:
         if state is not self._state_logged:
             self._state_logged = state
             shown = "no address" if state is None else state.value
-            log.info("node state", node_id=self.node_id, state=shown, reason=self.absent.get("ready"))
+            tell = log.info if state is NodeState.READY else log.warning
+            tell("node state", node_id=self.node_id, state=shown, reason=self.absent.get("ready"))
         if state is NodeState.LOADING:
             return  # all of it is absent, for one reason that is logged
         for name, reason in self.absent.items():
@@ -169,5 +170,6 @@ class _Node:
             models=sighting.models,
             gpu_utilization=gpu_utilization,
             weight=self._engine.weight,
+            not_ready_reason=sighting.not_ready,
             **measured,
         )

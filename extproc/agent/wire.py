@@ -50,6 +50,7 @@ def snapshot_message(report: Report, now_s: float) -> AgentMessage:
             avg_prefill_latency_ms=snapshot.prefill_latency_ms,
             avg_decode_ms_per_token=snapshot.decode_ms_per_token,
             weight=snapshot.weight,
+            not_ready_reason=snapshot.not_ready_reason,
         )
     )
 

@@ -15,7 +15,7 @@ from itertools import islice
 
 from extproc.core import filters
 from extproc.core.capacity import blocks_needed
-from extproc.core.decision import Chosen, Decision, Outcome, Refused, Unknown
+from extproc.core.decision import Chosen, Decision, Outcome, Refusal, Refused, Unknown
 from extproc.core.fallback import SmoothWeightedRoundRobin
 from extproc.core.learned import LearnedRates
 from extproc.core.ledger import Ledger, Reservation
@@ -42,7 +42,8 @@ class Balancer:
         self._round_robin = SmoothWeightedRoundRobin()
         self._round_robin_uninspected = SmoothWeightedRoundRobin()  # of its own: polls must not take inference's turns
         self._decisions: deque[Decision] = deque(maxlen=settings.decisions_kept_max)
-        self._settled_s = started_s + 2 * settings.nodes.report_interval_s
+        self._first_choice_s = started_s + 2 * settings.nodes.report_interval_s
+        self._settled_s = max(self._first_choice_s, started_s + settings.nodes.settle_s)
 
     def observe(self, event: NodeEvent, now_s: float) -> Observation:
         """Take what an agent said. What the table ignores or refuses changes nothing."""
@@ -61,11 +62,13 @@ class Balancer:
     def route(self, request: InferenceRequest, policy: RoutingPolicy, now_s: float) -> Decision:
         """Choose a node for an inference request and count the request there. Raises for no input."""
         phase = classify(request, self._learned.rates)
-        if now_s < self._settled_s:
-            verdict = self._unsettled()
+        if now_s < self._first_choice_s:
+            verdict = Verdict(self._too_early())
         else:
-            verdict = decide(request, phase, self._table.views(), policy, self._settings, now_s)
-        outcome = _settle(verdict.outcome, self._round_robin)
+            verdict = decide(
+                request, phase, self._table.views(), policy, self._settings, now_s, self._table.models_left
+            )
+        outcome = self._settled(_served(verdict.outcome, self._round_robin), now_s)
         if isinstance(outcome, Chosen):
             self._reserve(request, outcome.node_id, now_s)
         fell_back = isinstance(outcome, Chosen) and outcome.fallback
@@ -89,8 +92,8 @@ class Balancer:
         """Choose a node by round robin for what is no inference request; it is not counted anywhere."""
         nodes = self._table.views()
         outcome: Chosen | Refused | Unknown | FallBack
-        if now_s < self._settled_s or not nodes:
-            outcome = self._unsettled().outcome
+        if now_s < self._first_choice_s or not nodes:
+            outcome = self._too_early()
         elif ready := filters.ready(nodes, now_s, self._settings.nodes):
             outcome = FallBack(ready)
         else:
@@ -105,7 +108,7 @@ class Balancer:
             phase=None,
             policy="",
             strategy=FALLBACK,
-            outcome=_settle(outcome, self._round_robin_uninspected),
+            outcome=self._settled(_served(outcome, self._round_robin_uninspected), now_s),
             candidates=(),
         )
 
@@ -139,10 +142,16 @@ class Balancer:
         """Requests sent somewhere by us and not finished."""
         return len(self._ledger)
 
-    def _unsettled(self) -> Verdict:
+    def _too_early(self) -> Unknown:
         if not self._table.views():
-            return Verdict(Unknown("no node has reported yet"))
-        return Verdict(Unknown("started less than two report intervals ago"))
+            return Unknown("no node has reported yet")
+        return Unknown("started less than two report intervals ago")
+
+    def _settled(self, outcome: Outcome, now_s: float) -> Outcome:
+        """Soon after the start some agents are still on their way: then only full nodes are a reason to refuse."""
+        if now_s >= self._settled_s or not isinstance(outcome, Refused) or outcome.refusal is Refusal.OVERLOADED:
+            return outcome
+        return Unknown(f"started less than {self._settings.nodes.settle_s:g} s ago, and no known node serves it")
 
     def _reserve(self, request: InferenceRequest, node_id: str, now_s: float) -> None:
         view = self._table.get(node_id)
@@ -157,7 +166,7 @@ class Balancer:
         self._round_robin_uninspected.forget(node_id)
 
 
-def _settle(outcome: Chosen | Refused | Unknown | FallBack, round_robin: SmoothWeightedRoundRobin) -> Outcome:
+def _served(outcome: Chosen | Refused | Unknown | FallBack, round_robin: SmoothWeightedRoundRobin) -> Outcome:
     """Turn a fallback into the node whose turn it is."""
     if not isinstance(outcome, FallBack):
         return outcome

@@ -82,11 +82,13 @@ def why_full(node: NodeView, request: InferenceRequest, limits: Limits) -> str |
     """What the node has no room in, or `None` if it has room. Signals that are absent do not make a node full.
 
     Requests that no sample shows yet count as queued only where the engine has a queue already: an engine
-    whose queue is empty starts what it gets. Their KV blocks always count.
+    whose queue is empty starts what it gets. They count once each, however many answers they ask for: a few clients
+    must not make a node look full. Their KV blocks always count. A request that an empty cache could
+    not hold is no matter of room: waiting would not help, so the engine shall say what is wrong with it.
     """
     one, own = node.snapshot, node.own
     if one.requests_waiting is not None:
-        waiting = one.requests_waiting + (own.sequences_unseen if one.requests_waiting else 0)
+        waiting = one.requests_waiting + (own.requests_unseen if one.requests_waiting else 0)
         if waiting >= limits.requests_waiting_max:
             return "queue full"
     usage = kv_usage_expected(node)
@@ -94,6 +96,7 @@ def why_full(node: NodeView, request: InferenceRequest, limits: Limits) -> str |
         return "KV cache full"
     if one.kv_blocks_available is not None:
         needed = blocks_needed(request.uncached_tokens, one.kv_block_size_tokens)
-        if needed is not None and one.kv_blocks_available - own.kv_blocks_unseen < needed:
+        too_large = needed is not None and one.kv_blocks_total is not None and needed > one.kv_blocks_total
+        if needed is not None and not too_large and one.kv_blocks_available - own.kv_blocks_unseen < needed:
             return "too few free KV blocks"
     return None

@@ -88,4 +88,4 @@ class Ledger:
         node = self._nodes.get(node_id)
         if node is None:
             return NO_LOAD
-        return OwnLoad(node.open, node.unseen_sequences, node.unseen_blocks)
+        return OwnLoad(node.open, node.unseen_sequences, node.unseen_blocks, len(node.unseen))

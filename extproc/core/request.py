@@ -1,8 +1,12 @@
 """What the router knows of a request: values only."""
 
 import enum
+from typing import Final
 
 from msgspec import Struct
+
+MODEL_CHARS_MAX: Final = 256
+"""A model's name is no longer: clients', agents' and tokenizer patterns' alike. Decisions and access logs repeat it."""
 
 
 class Endpoint(enum.Enum):

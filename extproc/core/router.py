@@ -1,7 +1,7 @@
 """The choice itself: a pure function of the request, the nodes, the policy and the time."""
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -43,16 +43,20 @@ def decide(
     policy: RoutingPolicy,
     settings: BalancerSettings,
     now_s: float,
+    models_left: Container[str] = (),
 ) -> Verdict:
     """Choose a node for a request; raises for no input, and the order of `nodes` never matters.
 
     Filters come first, from the most lasting to the most fleeting reason: model, context length, readiness,
     room. Full is not stale: where fresh nodes are ready and all of them full, the request is refused; the
-    fallback is for nodes of which nothing fresh is known.
+    fallback is for nodes of which nothing fresh is known. `models_left` are those whose last node said goodbye a
+    while ago at most: it may only be an agent's restart, so they are not called unknown.
     """
     if not nodes:
         return Verdict(Unknown("no node has reported yet"))
     able = serving(nodes, request.model)
+    if not able and request.model in models_left:
+        return Verdict(_model_left(request.model, settings))
     if not able:
         return Verdict(_model_not_found(request.model))
     long = long_enough(able, request)
@@ -97,14 +101,14 @@ def _choose(
             continue
         full = why_full(node, request, policy.limits)
         if full is None:
-            rank = "lowest with room" if candidates else "lowest"
-            reason = f"{policy.strategy} {cost:.1f}, {rank} of {len(eligible)}"
+            with_room = " with room" if candidates else ""
+            reason = f"{policy.strategy} {cost:.1f}, best of {len(eligible)}{with_room}"
             outcome = Chosen(snapshot.node_id, snapshot.host, reason)
             del candidates[kept_max - 1 :]
         if len(candidates) < kept_max:
             candidates.append(Candidate(snapshot.node_id, cost, full))
     if outcome is None:
-        message = f"All {len(eligible)} ready nodes for `{request.model}` are full. Retry later."
+        message = f"Every ready node for the model `{request.model}` is full ({len(eligible)} of them). Retry later."
         return Verdict(Refused(Refusal.OVERLOADED, message, settings.retry_after_s), tuple(candidates))
     return Verdict(outcome, tuple(candidates))
 
@@ -136,6 +140,11 @@ def _chance(request_id: str, sides: int) -> int:
 
 def _model_not_found(model: str) -> Refused:
     return Refused(Refusal.MODEL_NOT_FOUND, f"The model `{model}` does not exist: no node serves it.")
+
+
+def _model_left(model: str, settings: BalancerSettings) -> Refused:
+    message = f"Every node that served the model `{model}` has left. Retry later."
+    return Refused(Refusal.NO_READY_NODE, message, settings.retry_after_s)
 
 
 def _context_length_exceeded(request: InferenceRequest, able: Sequence[NodeView]) -> Refused:

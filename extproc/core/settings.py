@@ -24,7 +24,7 @@ GOT_CHARS_MAX = 80
 """What a fault repeats of a value or a key."""
 
 _WANTED = {
-    "extra_forbidden": "no such key",
+    "extra_forbidden": "a known key",
     "missing": "a value",
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",
@@ -71,6 +71,9 @@ class NodeLimits(BaseModel):
     """After this long without a word the node is forgotten."""
     report_interval_s: float = Field(1.0, gt=0, le=60)
     """How often agents report. For two intervals after the start every request continues without a destination."""
+    settle_s: float = Field(10.0, ge=0, le=3600)
+    """How long agents may take to come back after our start. Until then a model that no known node serves, a context
+    that none has, and nodes that are not ready, prove nothing: such requests continue without a destination."""
     prune_interval_s: float = Field(2.0, gt=0, le=60)
     nodes_max: int = Field(4096, ge=1, le=100_000)
     """Nodes in the table; the snapshots of further ones are refused."""
@@ -78,7 +81,7 @@ class NodeLimits(BaseModel):
     @model_validator(mode="after")
     def _ordered(self) -> "NodeLimits":
         if not self.fresh_s <= self.stale_s <= self.member_s:
-            msg = "fresh_s <= stale_s <= member_s"
+            msg = f"fresh_s ({self.fresh_s:g}) <= stale_s ({self.stale_s:g}) <= member_s ({self.member_s:g})"
             raise ValueError(msg)
         return self
 

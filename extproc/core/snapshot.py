@@ -9,6 +9,16 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
+# What a snapshot may hold. Agents leave out what is beyond, routers refuse it.
+REQUESTS_MAX = 1_000_000
+KV_BLOCKS_MAX = 1_000_000_000
+KV_BLOCK_SIZE_TOKENS_MAX = 1_000_000
+LATENCY_MS_MAX = 3_600_000.0
+"""One hour."""
+MODELS_MAX = 256
+CONTEXT_LENGTH_TOKENS_MAX = 1_000_000_000
+REASON_CHARS_MAX = 300
+
 
 class NodeState(enum.Enum):
     """What the agent says of the node."""
@@ -75,6 +85,8 @@ class Snapshot:
     """Mean of the last interval."""
     weight: float = 1.0
     """Share in the fallback's round robin, over 0."""
+    not_ready_reason: str | None = None
+    """For people: why the state is not READY."""
 
 
 class OwnLoad(Struct, frozen=True):
@@ -86,6 +98,8 @@ class OwnLoad(Struct, frozen=True):
     """Of these, sent after the node's latest sample was taken."""
     kv_blocks_unseen: int = 0
     """KV blocks that the unseen requests will take."""
+    requests_unseen: int = 0
+    """The unseen requests themselves."""
 
 
 NO_LOAD = OwnLoad()

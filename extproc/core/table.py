@@ -20,20 +20,27 @@ from extproc.core.snapshot import (
     Snapshot,
 )
 
+EARLIER_BOOTS_MAX = 8
+"""Boots of a node that are remembered."""
+MODELS_LEFT_MAX = 4096
+"""Models of departed nodes that are remembered."""
+
 
 class SnapshotTable:
     """Takes what agents say and keeps one view per node, ready to be read by a decision.
 
     Membership outlives freshness: a node whose agent fell silent stays a member for `member_s`, so that the
     fallback has somewhere to go. Model lists outlive it too: a snapshot that knows none keeps the last.
-    Within a boot sequences only rise; a new boot id starts them again, and the boot before it is not heard
-    any more while the new one is fresh.
+    Within a boot sequences only rise; a new boot id starts them again, and the boots before it are not heard
+    any more while the new one is fresh: so agents that share a node id by mistake do not take turns.
     """
 
     def __init__(self, limits: NodeLimits) -> None:
         self._limits = limits
         self._views: dict[str, NodeView] = {}
-        self._previous_boots: dict[str, str] = {}
+        self._earlier_boots: dict[str, tuple[str, ...]] = {}
+        self.models_left: dict[str, float] = {}
+        """Models of nodes that said goodbye within `member_s`, and when; the latest last, a bounded number."""
 
     def __len__(self) -> int:
         return len(self._views)
@@ -56,6 +63,11 @@ class SnapshotTable:
                 if known is None or known.snapshot.boot_id != boot_id:
                     return Ignored("goodbye of a boot that is not known")
                 self._remove(node_id)
+                for model in known.context_lengths or ():
+                    self.models_left.pop(model, None)
+                    self.models_left[model] = now_s
+                while len(self.models_left) > MODELS_LEFT_MAX:
+                    del self.models_left[next(iter(self.models_left))]
                 return Applied()
             case _:
                 assert_never(event)
@@ -72,6 +84,7 @@ class SnapshotTable:
         gone = [node_id for node_id, view in self._views.items() if view.sampled_at_s <= until_s]
         for node_id in gone:
             self._remove(node_id)
+        self.models_left = {model: left_s for model, left_s in self.models_left.items() if left_s > until_s}
         return gone
 
     def _report(self, snapshot: Snapshot, now_s: float) -> Observation:
@@ -88,11 +101,11 @@ class SnapshotTable:
             if snapshot.models is None:
                 snapshot = replace(snapshot, models=known.snapshot.models)
         else:
-            previous = self._previous_boots.get(snapshot.node_id)
+            earlier = self._earlier_boots.get(snapshot.node_id, ())
             fresh = freshness(now_s - known.sampled_at_s, limits) is Freshness.FRESH
-            if previous == snapshot.boot_id and fresh:
+            if snapshot.boot_id in earlier and fresh:
                 return Ignored("a snapshot of an earlier boot")
-            self._previous_boots[snapshot.node_id] = known.snapshot.boot_id
+            self._earlier_boots[snapshot.node_id] = (*earlier, known.snapshot.boot_id)[-EARLIER_BOOTS_MAX:]
             if snapshot.models is None and known.snapshot.host == snapshot.host:
                 snapshot = replace(snapshot, models=known.snapshot.models)
         lengths = None
@@ -104,4 +117,4 @@ class SnapshotTable:
 
     def _remove(self, node_id: str) -> None:
         del self._views[node_id]
-        self._previous_boots.pop(node_id, None)
+        self._earlier_boots.pop(node_id, None)

@@ -12,11 +12,9 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from extproc.core.request import Endpoint, Prompt
+from extproc.core.request import MODEL_CHARS_MAX, Endpoint, Prompt
 from extproc.gateway.prompts import Gathered, Message, Prompts, is_null
 
-MODEL_CHARS_MAX: Final = 512
-"""Decisions, answers and access logs repeat the model's name."""
 WHOLE_MAX: Final = 1_000_000_000
 """Token limits and sequences over this read as this: no node has such a context, and sums stay small."""
 SEQUENCES_MAX: Final = 128
@@ -31,7 +29,7 @@ class ParsedBody(Struct, frozen=True):
     prompt: Prompt
     output_tokens_max: int | None
     sequences: int
-    stream: bool
+    """Of all prompts together: an engine runs each prompt of a batch `n` times."""
     length_binds: bool
     """False: the tokens may exceed a node's context length, as a batch of prompts or one that the engine truncates."""
 
@@ -51,7 +49,6 @@ _Limit = int | float | str | None
 class _Body(Struct):
     model: str | None = None
     n: _Limit = None
-    stream: Raw = Raw()
     tools: Raw = Raw()
     truncate_prompt_tokens: Raw = Raw()
     """vLLM's."""
@@ -106,6 +103,8 @@ PROMPT_FIELD: Final = {
 _LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens", "n")
 """Of the first three, the first one given holds."""
 
+_ITEM_MARKS: Final = (b",", b"[", b"{")
+
 _EXPECTED = re.compile(r"(?P<wanted>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)
 
 
@@ -117,8 +116,14 @@ def endpoint_of(method: str, path: str) -> Endpoint | None:
     return _ENDPOINTS.get(rest) if v1 else None
 
 
-def parse(endpoint: Endpoint, body: bytes) -> ParsedBody | BodyFault:
-    """What routing needs of a body, or why it cannot be had. Raises for no input."""
+def parse(endpoint: Endpoint, body: bytes, items_max: int) -> ParsedBody | BodyFault:
+    """What routing needs of a body, or why it cannot be had. Raises for no input.
+
+    `items_max` bounds the body's commas and opening brackets and braces, those in texts included: so many values may
+    have to be built on the event loop, which waits for about 0.2 µs for each where they are small lists.
+    """
+    if len(body) > items_max and sum(map(body.count, _ITEM_MARKS)) > items_max:
+        return BodyFault(f"The request body has more than {items_max} commas and opening brackets or braces.", None)
     try:
         fields = _decode(endpoint, body)
     except msgspec.ValidationError as error:
@@ -169,8 +174,7 @@ def _parsed(endpoint: Endpoint, fields: _AnyBody, limits: dict[str, int]) -> Par
         model=fields.model or "",
         prompt=Prompt(tuple(gathered.texts), gathered.token_ids, gathered.messages, gathered.media_parts),
         output_tokens_max=0 if endpoint is Endpoint.EMBEDDING else allowed[0] if allowed else None,
-        sequences=min(max(1, limits.get("n", 1)), SEQUENCES_MAX),
-        stream=bytes(fields.stream) == b"true",
+        sequences=min(prompts * max(1, limits.get("n", 1)), SEQUENCES_MAX),
         length_binds=prompts == 1 and not truncates,
     )
 

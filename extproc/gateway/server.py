@@ -7,12 +7,10 @@ No request fails for a fault of ours: an exception is logged and counted, and th
 without a destination.
 """
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from itertools import count
-from typing import Any, Protocol
+from typing import Protocol
 
 import grpc
 import structlog
@@ -28,11 +26,14 @@ from extproc.gateway.conversation import Acknowledge, Action, Continue, CountTok
 from extproc.gateway.routepolicy import RoutePolicies
 from extproc.gateway.session import Session
 from extproc.ops.metrics import Metrics
+from extproc.streams import Waits
 
 log = structlog.get_logger()
 
 _MESSAGE_MARGIN_BYTES = 1024 * 1024
 """A gRPC message is larger than the body in it; a body a little over the limit still gets its 413."""
+_METADATA_MARGIN_BYTES = 32 * 1024
+"""For all that stands in a stream's gRPC metadata beside policies."""
 _PING_INTERVAL_MIN_MS = 5_000
 """Envoy may ping as often as this, with streams or without."""
 
@@ -52,11 +53,13 @@ class TokenCounter(Protocol):
         """Count without keeping the event loop."""
 
 
-def grpc_options(body_bytes_max: int, metadata_bytes_max: int = 64 * 1024) -> list[tuple[str, int]]:
-    """What a gRPC server for Envoy must allow: bodies, and gRPC metadata (the route's policy), up to these sizes."""
+def grpc_options(limits: ServeLimits) -> list[tuple[str, int]]:
+    """What a gRPC server for Envoy must allow: the longest body, and the longest policy of a filter and of a route."""
+    metadata_bytes_max = 2 * limits.policy_bytes_max + _METADATA_MARGIN_BYTES
     return [
-        ("grpc.max_receive_message_length", body_bytes_max + _MESSAGE_MARGIN_BYTES),
+        ("grpc.max_receive_message_length", limits.body_bytes_max + _MESSAGE_MARGIN_BYTES),
         ("grpc.max_metadata_size", metadata_bytes_max),
+        ("grpc.absolute_max_metadata_size", metadata_bytes_max),  # else gRPC refuses at random a quarter beyond it
         ("grpc.max_concurrent_streams", 2**31 - 1),  # the limit on streams is the server's, over all connections
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", _PING_INTERVAL_MIN_MS),
@@ -84,14 +87,14 @@ class ExternalProcessor:
         self._balancer = balancer
         self._policies = policies
         self._counter = counter
-        self._body_bytes_max = limits.body_bytes_max
+        self._limits = limits
         self._budget = BodyBudget(limits.body_bytes_total_max)
         self._metrics = metrics
         self._clock = clock
         self._request_ids = count(1)
         self._streams_open = 0
         self._draining = False
-        self._resting: set[asyncio.Future[None]] = set()
+        self._rests = Waits()
         metrics.watch_gateway(lambda: self._streams_open, lambda: self._budget.bytes_reserved)
 
     @property
@@ -107,26 +110,26 @@ class ExternalProcessor:
     def drain(self) -> None:
         """Take no new streams, end each open one with gRPC OK as soon as it is decided. Envoy goes on without us."""
         self._draining = True
-        for ended in self._resting:
-            if not ended.done():
-                ended.set_result(None)
+        self._rests.end()
 
     async def Process(self, request_iterator: AsyncIterator[ProcessingRequest], context: _Context) -> None:  # noqa: ARG002, N802
         """One request of Envoy's."""
         if self._draining:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "draining")
+        # Not by the server's own `maximum_concurrent_rpcs`: that would refuse health checks too, and Envoy would take
+        # a busy processor for a dead one.
+        if self._streams_open >= self._limits.streams_max:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"streams_max is {self._limits.streams_max}")
         session = self._open(context)
         self._streams_open += 1
         try:
             message = await context.read()
             while message is not grpc.aio.EOF:
-                await context.write(await self._reply(session, message))
-                if not session.decided:
-                    message = await context.read()
-                elif self._draining:
-                    return
-                else:
-                    message = await self._rest(context)
+                reply = await self._reply(session, message)
+                del message  # it may be a whole body, and the next message may be hours away
+                await context.write(reply)
+                del reply
+                message = await (self._rests.read(context) if session.decided else context.read())
         finally:
             session.close()
             self._streams_open -= 1
@@ -142,14 +145,17 @@ class ExternalProcessor:
         if fault is not None:
             self._metrics.policy_fault()
         request_id = str(next(self._request_ids))
-        return Session(self._balancer, policy, fault, self._budget, self._body_bytes_max, request_id)
+        return Session(self._balancer, policy, fault, self._budget, self._limits, request_id)
 
     async def _reply(self, session: Session, message: ProcessingRequest) -> ProcessingResponse:
+        was_decided = session.decided
         try:
-            action = await self._answer(session, message)
+            action, began_s = await self._answer(session, message)
         except Exception:  # noqa: BLE001
             self._our_error("answer")
-            action = self._recover(session)
+            action, began_s = self._recover(session)
+        if session.decided and not was_decided:
+            self._note(session, action, time.perf_counter() - began_s)
         kind = codec.kind_of(message)
         try:
             return codec.reply_of(action, kind)
@@ -157,8 +163,8 @@ class ExternalProcessor:
             self._our_error("reply")
             return codec.reply_of(Acknowledge(), kind)
 
-    async def _answer(self, session: Session, message: ProcessingRequest) -> Action:
-        was_decided = session.decided
+    async def _answer(self, session: Session, message: ProcessingRequest) -> tuple[Action, float]:
+        """The action, and since when it was chosen."""
         event = codec.event_of(message)
         began_s = time.perf_counter()
         action = session.receive(event, self._clock())
@@ -166,48 +172,30 @@ class ExternalProcessor:
             counted = TokensCounted(await self._count(action))
             began_s = time.perf_counter()
             action = session.receive(counted, self._clock())
-        if session.decided and not was_decided:
-            if session.decision is not None:
-                self._metrics.decided(session.decision, time.perf_counter() - began_s)
-            if isinstance(action, Respond):
-                self._metrics.responded(action.code)
-        return action
+        return action, began_s
 
     async def _count(self, wanted: CountTokens) -> TokenCount:
         if wanted.body_bytes <= self._counter.inline_bytes_max:
             return self._counter.count_now(wanted.model, wanted.prompt)
         return await self._counter.count(wanted.model, wanted.prompt)
 
-    def _recover(self, session: Session) -> Action:
+    def _recover(self, session: Session) -> tuple[Action, float]:
+        began_s = time.perf_counter()
         try:
-            return session.recover(self._clock())
+            return session.recover(self._clock()), began_s
         except Exception:  # noqa: BLE001
             self._our_error("recovery")
-            return Continue()
+            return Continue(), began_s
+
+    def _note(self, session: Session, action: Action, seconds: float) -> None:
+        try:
+            if session.decision is not None:
+                self._metrics.decided(session.decision, seconds)
+            if isinstance(action, Respond):
+                self._metrics.responded(action.code)
+        except Exception:  # noqa: BLE001
+            self._our_error("metrics")
 
     def _our_error(self, where: str) -> None:
         log.exception("error of ours; the request goes on", where=where)
         self._metrics.our_error(where)
-
-    async def _rest(self, context: _Context) -> ProcessingRequest:
-        """The next message of a decided stream; EOF once there is none, or we drain.
-
-        The read is a task of its own and is left alone when nobody waits for it any more: a cancelled read frees
-        memory that gRPC's core still writes to.
-        """
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        read = asyncio.ensure_future(context.read())
-        read.add_done_callback(partial(_wake, ended))
-        self._resting.add(ended)
-        try:
-            await ended
-        finally:
-            self._resting.discard(ended)
-        return read.result() if read.done() else grpc.aio.EOF
-
-
-def _wake(ended: asyncio.Future[None], read: asyncio.Future[Any]) -> None:
-    if not ended.done():
-        ended.set_result(None)
-    elif not read.cancelled():
-        read.exception()  # nobody waits; a read that fails as its RPC ends is no news

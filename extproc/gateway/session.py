@@ -20,6 +20,7 @@ nobody reads, until it has come and was dropped.
 import enum
 from typing import assert_never
 
+from extproc.config import ServeLimits
 from extproc.core.balancer import Balancer
 from extproc.core.decision import Chosen, Decision, Refusal, Refused, Unknown
 from extproc.core.policy import RoutingPolicy
@@ -70,13 +71,13 @@ class Session:
 
     __slots__ = (
         "_balancer",
-        "_body_bytes_max",
         "_body_in_one",
         "_budget",
         "_bytes_come",
         "_bytes_reserved",
         "_chunks",
         "_endpoint",
+        "_limits",
         "_parsed",
         "_policy",
         "_policy_fault",
@@ -92,14 +93,14 @@ class Session:
         policy: RoutingPolicy,
         policy_fault: str | None,
         body_budget: BodyBudget,
-        body_bytes_max: int,
+        limits: ServeLimits,
         request_id: str,
     ) -> None:
         self._balancer = balancer
         self._policy = policy
         self._policy_fault = policy_fault
         self._budget = body_budget
-        self._body_bytes_max = body_bytes_max
+        self._limits = limits
         self._request_id = request_id
         self._trace_id = ""
         self._state = _State.OPENED
@@ -176,7 +177,7 @@ class Session:
         if self._bytes_come == 0:
             return self._fallback(now_s)
         assert self._endpoint is not None, "only bodies of inference paths are gathered"
-        parsed = openai.parse(self._endpoint, b"".join(self._chunks))
+        parsed = openai.parse(self._endpoint, b"".join(self._chunks), self._limits.body_items_max)
         if isinstance(parsed, openai.BodyFault):
             return self._respond(_INVALID, parsed.message, parsed.param)
         self._parsed = parsed
@@ -233,8 +234,8 @@ class Session:
 
     def _reserve(self, total: int) -> Respond | None:
         """Reserve up to this many bytes in all; the answer to the client where that is too much."""
-        if total > self._body_bytes_max:
-            message = f"The request body is larger than {self._body_bytes_max} bytes."
+        if total > self._limits.body_bytes_max:
+            message = f"The request body is larger than {self._limits.body_bytes_max} bytes."
             return self._respond(_TOO_LARGE, message)
         more = total - self._bytes_reserved
         if more <= 0:

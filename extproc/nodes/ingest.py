@@ -4,7 +4,6 @@ A stream's end says nothing about its nodes: a router must not lose a fleet over
 finds out by itself. Backpressure is the acknowledgement: an agent that does not read them is not read from.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import assert_never
 
@@ -18,6 +17,7 @@ from extproc.nodes.hosts import Network
 from extproc.ops.metrics import Metrics
 from extproc.pb import nodes_pb2_grpc
 from extproc.pb.nodes_pb2 import Acknowledgement, AgentMessage, RouterMessage
+from extproc.streams import Waits
 
 NODES_PER_STREAM_MAX = 1024
 """Nodes that one agent may report; further ones are refused."""
@@ -39,9 +39,6 @@ def grpc_options(message_bytes_max: int) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", message_bytes_max),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", PING_INTERVAL_MIN_S * 1000),
-        # A half-open connection of an agent that vanished would stay counted as a stream.
-        ("grpc.keepalive_time_ms", 20_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
     ]
 
 
@@ -65,7 +62,7 @@ class NodeIngest(nodes_pb2_grpc.NodesServicer):
         self._log = log
         self._streams_max = streams_max
         self._streams_open = 0
-        self._draining = asyncio.Event()
+        self._waits = Waits()
         self._reporters: dict[str, _Stream] = {}
         self._complaints: dict[str, _Complaint] = {}
 
@@ -76,7 +73,7 @@ class NodeIngest(nodes_pb2_grpc.NodesServicer):
 
     def drain(self) -> None:
         """End every stream after the message in hand, and every new one at once: agents go elsewhere."""
-        self._draining.set()
+        self._waits.end()
 
     async def Report(self, _: AsyncIterator[AgentMessage], context: Context) -> None:  # noqa: N802 - gRPC's name
         """One agent's stream, for as long as it likes."""
@@ -85,25 +82,13 @@ class NodeIngest(nodes_pb2_grpc.NodesServicer):
         stream = _Stream()
         self._streams_open += 1
         try:
-            while (message := await self._read(context)) is not None:
+            while isinstance(message := await self._waits.read(context), AgentMessage):
                 await context.write(RouterMessage(acknowledgement=self._take(message, stream, context.peer())))
         finally:
             self._streams_open -= 1
             for node_id in stream.node_ids:
                 if self._reporters.get(node_id) is stream:
                     del self._reporters[node_id]
-
-    async def _read(self, context: Context) -> AgentMessage | None:
-        """The next message; `None` when the agent ended the stream, or we do."""
-        reading = asyncio.ensure_future(context.read())
-        draining = asyncio.ensure_future(self._draining.wait())
-        try:
-            await asyncio.wait((reading, draining), return_when=asyncio.FIRST_COMPLETED)
-            message: object = reading.result() if reading.done() else None
-            return message if isinstance(message, AgentMessage) else None
-        finally:
-            reading.cancel()
-            draining.cancel()
 
     def _take(self, message: AgentMessage, stream: "_Stream", peer: str) -> Acknowledgement:
         match message.WhichOneof("message"):

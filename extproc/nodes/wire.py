@@ -7,7 +7,20 @@ wanted and what came. Unknown is absent, so an absent field is never a fault, ex
 import re
 from collections.abc import Sequence
 
-from extproc.core.snapshot import NodeLeft, NodeState, ServedModel, Snapshot
+from extproc.core.request import MODEL_CHARS_MAX
+from extproc.core.snapshot import (
+    CONTEXT_LENGTH_TOKENS_MAX,
+    KV_BLOCK_SIZE_TOKENS_MAX,
+    KV_BLOCKS_MAX,
+    LATENCY_MS_MAX,
+    MODELS_MAX,
+    REASON_CHARS_MAX,
+    REQUESTS_MAX,
+    NodeLeft,
+    NodeState,
+    ServedModel,
+    Snapshot,
+)
 from extproc.nodes import hosts
 from extproc.pb.nodes_pb2 import (
     NODE_STATE_DRAINING,
@@ -19,15 +32,7 @@ from extproc.pb.nodes_pb2 import (
 )
 
 ID_LENGTH_MAX = 128
-MODELS_MAX = 256
-MODEL_NAME_LENGTH_MAX = 256
 MODEL_VERSION_LENGTH_MAX = 256
-CONTEXT_LENGTH_TOKENS_MAX = 1_000_000_000
-REQUESTS_MAX = 1_000_000
-KV_BLOCKS_MAX = 1_000_000_000
-KV_BLOCK_SIZE_TOKENS_MAX = 1_000_000
-LATENCY_MS_MAX = 3_600_000.0
-"""One hour."""
 WEIGHT_MAX = 1000.0
 GOT_LENGTH_MAX = 80
 """Characters of a refused value that a reason repeats."""
@@ -73,6 +78,9 @@ def snapshot_of(message: NodeSnapshot, hosts_allowed: Sequence[hosts.Network]) -
     reason = _number_refusal(message)
     if reason:
         return reason
+    if len(message.not_ready_reason) > REASON_CHARS_MAX or not message.not_ready_reason.isprintable():
+        wanted = f"at most {REASON_CHARS_MAX} printable characters"
+        return _refused("not_ready_reason", wanted, message.not_ready_reason)
     models = _models_of(message.models) if message.HasField("models") else None
     if isinstance(models, str):
         return models
@@ -100,6 +108,7 @@ def snapshot_of(message: NodeSnapshot, hosts_allowed: Sequence[hosts.Network]) -
         prefill_latency_ms=message.avg_prefill_latency_ms if known("avg_prefill_latency_ms") else None,
         decode_ms_per_token=message.avg_decode_ms_per_token if known("avg_decode_ms_per_token") else None,
         weight=message.weight if known("weight") else 1.0,
+        not_ready_reason=message.not_ready_reason if known("not_ready_reason") else None,
     )
 
 
@@ -145,8 +154,8 @@ def _models_of(message: ModelList) -> tuple[ServedModel, ...] | str:
         return _refused("models", f"at most {MODELS_MAX}", len(message.models))
     models = []
     for place, model in enumerate(message.models):
-        if not (1 <= len(model.name) <= MODEL_NAME_LENGTH_MAX and model.name.isprintable()):
-            return _refused(f"models.{place}.name", f"1..{MODEL_NAME_LENGTH_MAX} printable characters", model.name)
+        if not (1 <= len(model.name) <= MODEL_CHARS_MAX and model.name.isprintable()):
+            return _refused(f"models.{place}.name", f"1..{MODEL_CHARS_MAX} printable characters", model.name)
         if not (len(model.version) <= MODEL_VERSION_LENGTH_MAX and model.version.isprintable()):
             wanted = f"at most {MODEL_VERSION_LENGTH_MAX} printable characters"
             return _refused(f"models.{place}.version", wanted, model.version)

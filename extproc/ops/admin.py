@@ -12,7 +12,8 @@ from aiohttp import web
 
 from extproc.core.balancer import Balancer
 from extproc.core.decision import Decision
-from extproc.ops.metrics import Metrics, NodeSample
+from extproc.core.snapshot import Freshness, NodeState
+from extproc.ops.metrics import Metrics, NodeSample, samples_of
 
 DECISIONS_SHOWN = 20
 """Shown by /decisions without a limit."""
@@ -22,7 +23,7 @@ DECISIONS_SHOWN_MAX = 100_000
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _INDEX = """extproc
 /healthz               200 while the process lives
-/readyz                200 when there is a node to send requests to, else 503 with the reason
+/readyz                200 when a node is known and we do not drain, else 503; how many of the nodes are ready
 /metrics               for Prometheus
 /nodes                 every node: its snapshot, age and freshness, and what was sent to it (?node=ID for one)
 /decisions?limit=N     the latest decisions, newest first: candidates, costs, reason
@@ -70,7 +71,7 @@ class _Pages:
         nodes = len(self._balancer.views())
         if not nodes:
             return _json({"ready": False, "reason": "no node has reported"}, status=503)
-        return _json({"ready": True, "nodes": nodes})
+        return _json({"ready": True, "nodes": nodes, "nodes_ready": sum(map(_is_ready, self._samples()))})
 
     async def metrics(self, _: web.Request) -> web.Response:
         page = await asyncio.to_thread(self._metrics.page, self._samples())
@@ -94,28 +95,36 @@ class _Pages:
         return web.Response(body=page, content_type="application/json")
 
     def _samples(self) -> list[NodeSample]:
-        now_s = self._clock()
-        freshness = self._balancer.freshness
-        views = self._balancer.views()
-        return [NodeSample(view, freshness(view, now_s), now_s - view.sampled_at_s) for view in views]
+        return samples_of(self._balancer, self._clock())
 
 
 def _nodes_page(samples: list[NodeSample]) -> bytes:
     """Every field of each snapshot, null where it is not known, and what the router adds; sorted by node id."""
     samples = sorted(samples, key=lambda one: one.view.snapshot.node_id)
-    nodes = [
-        msgspec.to_builtins(one.view.snapshot)
-        | {"freshness": one.freshness.value, "age_s": round(one.age_s, 3), "own": msgspec.to_builtins(one.view.own)}
-        for one in samples
-    ]
-    return _encoded({"nodes": nodes})
+    return _encoded({"nodes": [_node(one) for one in samples]})
+
+
+def _node(sample: NodeSample) -> dict[str, object]:
+    """What an operator looks for stands first."""
+    snapshot: dict[str, object] = msgspec.to_builtins(sample.view.snapshot)
+    first = {name: snapshot.pop(name) for name in ("node_id", "host", "state")}
+    ours = {"freshness": sample.freshness.value, "age_s": round(sample.age_s, 3)}
+    return first | ours | {"own": msgspec.to_builtins(sample.view.own)} | snapshot
+
+
+def _is_ready(sample: NodeSample) -> bool:
+    return sample.freshness is Freshness.FRESH and sample.view.snapshot.state is NodeState.READY
 
 
 def _decisions_page(decisions: list[Decision], now_s: float) -> bytes:
-    """Newest first; `age_s` stands for the time on our clock, which means nothing outside."""
+    """Newest first; `age_s` stands for the time on our clock, which means nothing outside.
+
+    `request_id` is ours; `x_request_id` is the one that stands in Envoy's access log and in the answer.
+    """
     shown = []
     for decision in decisions:
         fields = msgspec.to_builtins(decision)
+        fields["x_request_id"] = fields.pop("trace_id")
         fields["age_s"] = round(now_s - fields.pop("at_s"), 3)
         fields["outcome"] = {"kind": type(decision.outcome).__name__.lower()} | fields["outcome"]
         fields["candidates"] = [one._asdict() for one in decision.candidates]
@@ -124,7 +133,7 @@ def _decisions_page(decisions: list[Decision], now_s: float) -> bytes:
 
 
 def _encoded(content: object) -> bytes:
-    return msgspec.json.encode(content) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
 
 
 def _json(content: object, status: int = 200) -> web.Response:

@@ -24,6 +24,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from extproc.core.balancer import Balancer
 from extproc.core.decision import Chosen, Decision, Outcome, Refused, Unknown
 from extproc.core.snapshot import Freshness, NodeView
 
@@ -50,6 +51,11 @@ class NodeSample:
     view: NodeView
     freshness: Freshness
     age_s: float
+
+
+def samples_of(balancer: Balancer, now_s: float) -> list[NodeSample]:
+    """Every node as it stands now."""
+    return [NodeSample(view, balancer.freshness(view, now_s), now_s - view.sampled_at_s) for view in balancer.views()]
 
 
 class Metrics:

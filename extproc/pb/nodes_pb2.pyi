@@ -178,6 +178,7 @@ class NodeSnapshot(_message.Message):
     AVG_PREFILL_LATENCY_MS_FIELD_NUMBER: _builtins.int
     AVG_DECODE_MS_PER_TOKEN_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
+    NOT_READY_REASON_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     """unique in the fleet, stable over restarts"""
     host: _builtins.str
@@ -210,6 +211,8 @@ class NodeSnapshot(_message.Message):
     avg_decode_ms_per_token: _builtins.float
     weight: _builtins.float
     """share in the fallback round robin, > 0; absent: 1"""
+    not_ready_reason: _builtins.str
+    """for people: why the state is not READY"""
     @_builtins.property
     def models(self) -> Global___ModelList: ...
     def __init__(
@@ -234,10 +237,11 @@ class NodeSnapshot(_message.Message):
         avg_prefill_latency_ms: _builtins.float | None = ...,
         avg_decode_ms_per_token: _builtins.float | None = ...,
         weight: _builtins.float | None = ...,
+        not_ready_reason: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_active_decode_count", b"_active_decode_count", "_available_kv_blocks", b"_available_kv_blocks", "_avg_decode_ms_per_token", b"_avg_decode_ms_per_token", "_avg_prefill_latency_ms", b"_avg_prefill_latency_ms", "_gpu_utilization", b"_gpu_utilization", "_kv_block_size", b"_kv_block_size", "_kv_blocks_total", b"_kv_blocks_total", "_kv_cache_usage", b"_kv_cache_usage", "_pending_prefill_count", b"_pending_prefill_count", "_running_count", b"_running_count", "_waiting_queue_size", b"_waiting_queue_size", "_weight", b"_weight", "active_decode_count", b"active_decode_count", "available_kv_blocks", b"available_kv_blocks", "avg_decode_ms_per_token", b"avg_decode_ms_per_token", "avg_prefill_latency_ms", b"avg_prefill_latency_ms", "gpu_utilization", b"gpu_utilization", "kv_block_size", b"kv_block_size", "kv_blocks_total", b"kv_blocks_total", "kv_cache_usage", b"kv_cache_usage", "models", b"models", "pending_prefill_count", b"pending_prefill_count", "running_count", b"running_count", "waiting_queue_size", b"waiting_queue_size", "weight", b"weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_active_decode_count", b"_active_decode_count", "_available_kv_blocks", b"_available_kv_blocks", "_avg_decode_ms_per_token", b"_avg_decode_ms_per_token", "_avg_prefill_latency_ms", b"_avg_prefill_latency_ms", "_gpu_utilization", b"_gpu_utilization", "_kv_block_size", b"_kv_block_size", "_kv_blocks_total", b"_kv_blocks_total", "_kv_cache_usage", b"_kv_cache_usage", "_not_ready_reason", b"_not_ready_reason", "_pending_prefill_count", b"_pending_prefill_count", "_running_count", b"_running_count", "_waiting_queue_size", b"_waiting_queue_size", "_weight", b"_weight", "active_decode_count", b"active_decode_count", "available_kv_blocks", b"available_kv_blocks", "avg_decode_ms_per_token", b"avg_decode_ms_per_token", "avg_prefill_latency_ms", b"avg_prefill_latency_ms", "gpu_utilization", b"gpu_utilization", "kv_block_size", b"kv_block_size", "kv_blocks_total", b"kv_blocks_total", "kv_cache_usage", b"kv_cache_usage", "models", b"models", "not_ready_reason", b"not_ready_reason", "pending_prefill_count", b"pending_prefill_count", "running_count", b"running_count", "waiting_queue_size", b"waiting_queue_size", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_decode_count", b"_active_decode_count", "_available_kv_blocks", b"_available_kv_blocks", "_avg_decode_ms_per_token", b"_avg_decode_ms_per_token", "_avg_prefill_latency_ms", b"_avg_prefill_latency_ms", "_gpu_utilization", b"_gpu_utilization", "_kv_block_size", b"_kv_block_size", "_kv_blocks_total", b"_kv_blocks_total", "_kv_cache_usage", b"_kv_cache_usage", "_pending_prefill_count", b"_pending_prefill_count", "_running_count", b"_running_count", "_waiting_queue_size", b"_waiting_queue_size", "_weight", b"_weight", "active_decode_count", b"active_decode_count", "available_kv_blocks", b"available_kv_blocks", "avg_decode_ms_per_token", b"avg_decode_ms_per_token", "avg_prefill_latency_ms", b"avg_prefill_latency_ms", "boot_id", b"boot_id", "gpu_utilization", b"gpu_utilization", "host", b"host", "kv_block_size", b"kv_block_size", "kv_blocks_total", b"kv_blocks_total", "kv_cache_usage", b"kv_cache_usage", "models", b"models", "node_id", b"node_id", "pending_prefill_count", b"pending_prefill_count", "running_count", b"running_count", "sample_age_ms", b"sample_age_ms", "sequence", b"sequence", "state", b"state", "waiting_queue_size", b"waiting_queue_size", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_decode_count", b"_active_decode_count", "_available_kv_blocks", b"_available_kv_blocks", "_avg_decode_ms_per_token", b"_avg_decode_ms_per_token", "_avg_prefill_latency_ms", b"_avg_prefill_latency_ms", "_gpu_utilization", b"_gpu_utilization", "_kv_block_size", b"_kv_block_size", "_kv_blocks_total", b"_kv_blocks_total", "_kv_cache_usage", b"_kv_cache_usage", "_not_ready_reason", b"_not_ready_reason", "_pending_prefill_count", b"_pending_prefill_count", "_running_count", b"_running_count", "_waiting_queue_size", b"_waiting_queue_size", "_weight", b"_weight", "active_decode_count", b"active_decode_count", "available_kv_blocks", b"available_kv_blocks", "avg_decode_ms_per_token", b"avg_decode_ms_per_token", "avg_prefill_latency_ms", b"avg_prefill_latency_ms", "boot_id", b"boot_id", "gpu_utilization", b"gpu_utilization", "host", b"host", "kv_block_size", b"kv_block_size", "kv_blocks_total", b"kv_blocks_total", "kv_cache_usage", b"kv_cache_usage", "models", b"models", "node_id", b"node_id", "not_ready_reason", b"not_ready_reason", "pending_prefill_count", b"pending_prefill_count", "running_count", b"running_count", "sample_age_ms", b"sample_age_ms", "sequence", b"sequence", "state", b"state", "waiting_queue_size", b"waiting_queue_size", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__active_decode_count: _TypeAlias = _typing.Literal["active_decode_count"]  # noqa: Y015
     _WhichOneofArgType__active_decode_count: _TypeAlias = _typing.Literal["_active_decode_count", b"_active_decode_count"]  # noqa: Y015
@@ -255,6 +259,8 @@ class NodeSnapshot(_message.Message):
     _WhichOneofArgType__kv_blocks_total: _TypeAlias = _typing.Literal["_kv_blocks_total", b"_kv_blocks_total"]  # noqa: Y015
     _WhichOneofReturnType__kv_cache_usage: _TypeAlias = _typing.Literal["kv_cache_usage"]  # noqa: Y015
     _WhichOneofArgType__kv_cache_usage: _TypeAlias = _typing.Literal["_kv_cache_usage", b"_kv_cache_usage"]  # noqa: Y015
+    _WhichOneofReturnType__not_ready_reason: _TypeAlias = _typing.Literal["not_ready_reason"]  # noqa: Y015
+    _WhichOneofArgType__not_ready_reason: _TypeAlias = _typing.Literal["_not_ready_reason", b"_not_ready_reason"]  # noqa: Y015
     _WhichOneofReturnType__pending_prefill_count: _TypeAlias = _typing.Literal["pending_prefill_count"]  # noqa: Y015
     _WhichOneofArgType__pending_prefill_count: _TypeAlias = _typing.Literal["_pending_prefill_count", b"_pending_prefill_count"]  # noqa: Y015
     _WhichOneofReturnType__running_count: _TypeAlias = _typing.Literal["running_count"]  # noqa: Y015
@@ -279,6 +285,8 @@ class NodeSnapshot(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__kv_blocks_total) -> _WhichOneofReturnType__kv_blocks_total | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__kv_cache_usage) -> _WhichOneofReturnType__kv_cache_usage | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__not_ready_reason) -> _WhichOneofReturnType__not_ready_reason | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__pending_prefill_count) -> _WhichOneofReturnType__pending_prefill_count | None: ...
     @_typing.overload

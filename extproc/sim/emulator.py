@@ -1,7 +1,8 @@
 """An emulated vLLM: the step model of `engine.py` behind the OpenAI API, in real time.
 
 It speaks HTTP as vLLM 0.32 does (answers, errors, server-sent events, /metrics) and computes nothing: answers are words
-chosen by a hash of the prompt, and only their timing means something. Every response names the engine in `x-engine`.
+chosen by a hash of the prompt, and only their timing means something. Every response names the engine in `x-engine` and
+tells in `x-body-bytes` how long the request's body was.
 """
 
 import asyncio
@@ -108,7 +109,7 @@ class Emulator:
     def application(self) -> web.Application:
         """Its HTTP side."""
         app = web.Application(client_max_size=self.settings.body_bytes_max, middlewares=[_errors_as_json])
-        app.on_response_prepare.append(self._name_engine)
+        app.on_response_prepare.append(self._sign)
         for path in ENDPOINTS:
             app.router.add_post(path, self._generate)
         app.router.add_get("/v1/models", self._models)
@@ -116,8 +117,10 @@ class Emulator:
         app.router.add_get("/metrics", self._metrics)
         return app
 
-    async def _name_engine(self, _: web.Request, response: web.StreamResponse) -> None:
+    async def _sign(self, request: web.Request, response: web.StreamResponse) -> None:
         response.headers["x-engine"] = self.settings.name
+        if _BODY_BYTES in request:
+            response.headers["x-body-bytes"] = str(request[_BODY_BYTES])
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response()
@@ -235,6 +238,8 @@ class Emulator:
                 counters.request_params_max_tokens.observe(asked.output_tokens_max)
 
 
+_BODY_BYTES = web.RequestKey("body_bytes", int)
+"""Absent where the body was too long to be read."""
 _ID_PREFIXES = {
     Endpoint.CHAT: "chatcmpl-",
     Endpoint.COMPLETION: "cmpl-",
@@ -256,6 +261,7 @@ async def _errors_as_json(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     try:
+        request[_BODY_BYTES] = len(await request.read())
         return await handler(request)
     except web.HTTPClientError as error:
         # Unknown paths and methods, bodies over the limit: as FastAPI words them.

@@ -26,6 +26,9 @@ from extproc.tokens.loading import Tokenizers
 
 log = structlog.get_logger()
 
+TEXT_BYTES = 200
+"""What one more text weighs beside its own bytes while it waits: its objects here and in the library."""
+
 
 class TokenCounter:
     """Counts on the event loop (`count_now`) or in a few threads (`count`). Neither raises: failures are estimated.
@@ -63,7 +66,7 @@ class TokenCounter:
         tokenizer = self._tokenizers.of(model) if prompt.texts else None
         if tokenizer is None:
             return self._answer(prompt, None, None, began_s)
-        size = _bytes(prompt.texts)
+        size = _bytes(prompt.texts) + TEXT_BYTES * len(prompt.texts)
         with self._lock:
             if self._waiting_bytes + size > self._settings.waiting_bytes_max:
                 self._metrics.tokens_estimated(Estimated.BUSY)

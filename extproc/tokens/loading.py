@@ -7,10 +7,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from extproc.core.request import MODEL_CHARS_MAX
 from extproc.core.settings import Fault
-
-MODEL_CHARACTERS_MAX = 256
-"""A longer model name is a client's nonsense: no pattern is tried on it."""
 
 # Texts of one prompt are encoded one after another: the counter's own threads are the bound, not every core.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -27,7 +25,7 @@ class Tokenizers:
         """The model's tokenizer; `None`: none is configured."""
         if (exact := self._by_name.get(model)) is not None:
             return exact
-        if len(model) > MODEL_CHARACTERS_MAX:
+        if len(model) > MODEL_CHARS_MAX:  # no pattern is tried on it
             return None
         return next((self._by_name[one] for one in self._patterns if fnmatchcase(model, one)), None)
 

@@ -1,4 +1,5 @@
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,8 @@ from extproc.core.balancer import FALLBACK, Balancer
 from extproc.core.decision import Chosen, Decision, Refusal, Refused, Unknown
 from extproc.core.policy import RoutingPolicy
 from extproc.core.settings import BalancerSettings
-from extproc.core.snapshot import Freshness, NodeLeft, NodeReported, NodeState
+from extproc.core.snapshot import Freshness, NodeLeft, NodeReported, NodeState, ServedModel
+from extproc.core.table import MODELS_LEFT_MAX, SnapshotTable
 from tests.core.fleet import NOW_S, SETTINGS, balancer, request, snapshot
 
 POLICY = RoutingPolicy()
@@ -70,6 +72,29 @@ def test_within_two_report_intervals_of_the_start_everything_continues_without_a
     assert isinstance(fleet.route(request("r4"), POLICY, NOW_S + 2).outcome, Refused)
 
 
+@pytest.mark.parametrize(
+    ("changes", "asked", "later"),
+    [
+        ({}, {"model": "its agent is late"}, Refusal.MODEL_NOT_FOUND),
+        ({}, {"tokens": 9000}, Refusal.CONTEXT_LENGTH_EXCEEDED),
+        ({"state": NodeState.LOADING}, {}, Refusal.NO_READY_NODE),
+    ],
+)
+def test_until_it_has_settled_only_full_nodes_are_a_reason_to_refuse(
+    changes: dict[str, Any], asked: dict[str, Any], later: Refusal
+) -> None:
+    """After a restart some agents are still on their way: what the first ones know proves nothing."""
+    fleet = Balancer(SETTINGS, NOW_S)
+    for sequence, passed_s in enumerate((2.0, SETTINGS.nodes.settle_s - 0.01, SETTINGS.nodes.settle_s), start=1):
+        fleet.observe(NodeReported(snapshot("a", sequence=sequence, **changes)), NOW_S + passed_s)
+        outcome = fleet.route(request(f"r{sequence}", **asked), POLICY, NOW_S + passed_s).outcome
+        if passed_s < SETTINGS.nodes.settle_s:
+            assert isinstance(outcome, Unknown)
+        else:
+            assert isinstance(outcome, Refused)
+            assert outcome.refusal is later
+
+
 def test_an_empty_table_continues_without_a_destination_for_ever() -> None:
     fleet = balancer()
     assert isinstance(fleet.route(request(), POLICY, NOW_S + 9999).outcome, Unknown)
@@ -98,6 +123,32 @@ def test_a_goodbye_ends_membership_at_once() -> None:
     fleet = balancer(snapshot("a"), snapshot("b"))
     fleet.observe(NodeLeft("a", "boot-1"), NOW_S)
     assert {node_of(fleet.route(request(f"r{number}"), POLICY, NOW_S)) for number in range(9)} == {"b"}
+
+
+def test_a_model_whose_last_node_said_goodbye_is_not_ready_rather_than_unknown() -> None:
+    """It may be an agent's restart: 404 would tell clients to give up."""
+    fleet = balancer(snapshot("a", models=(ServedModel("rare"),)), snapshot("b"))
+    fleet.observe(NodeLeft("a", "boot-1"), NOW_S)
+
+    def refusal(model: str, now_s: float) -> Refusal | None:
+        fleet.observe(NodeReported(snapshot("b", sequence=int(now_s))), now_s)
+        outcome = fleet.route(request(f"{model}{now_s}", model=model), POLICY, now_s).outcome
+        return outcome.refusal if isinstance(outcome, Refused) else None
+
+    assert refusal("rare", NOW_S + 1) is Refusal.NO_READY_NODE
+    assert refusal("never there", NOW_S + 2) is Refusal.MODEL_NOT_FOUND
+    fleet.tick(NOW_S + SETTINGS.nodes.member_s)
+    assert refusal("rare", NOW_S + SETTINGS.nodes.member_s) is Refusal.MODEL_NOT_FOUND
+
+
+def test_the_models_of_departed_nodes_are_bounded() -> None:
+    table = SnapshotTable(SETTINGS.nodes)
+    for number in range(MODELS_LEFT_MAX + 10):
+        table.apply(NodeReported(snapshot("a", models=(ServedModel(f"m{number}"),), sequence=1)), NOW_S)
+        table.apply(NodeLeft("a", "boot-1"), NOW_S)
+    assert len(table.models_left) == MODELS_LEFT_MAX
+    assert "m0" not in table.models_left
+    assert f"m{MODELS_LEFT_MAX + 9}" in table.models_left
 
 
 def test_the_stream_of_a_forgotten_node_still_closes_its_reservation() -> None:

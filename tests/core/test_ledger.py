@@ -13,9 +13,9 @@ def test_a_reservation_is_unseen_until_a_later_sample() -> None:
     ledger = Ledger()
     ledger.open(reservation("r1", opened_s=1.0))
     ledger.open(reservation("r2", opened_s=2.0))
-    assert ledger.load("a") == OwnLoad(2, 2, 20)
+    assert ledger.load("a") == OwnLoad(2, 2, 20, 2)
     ledger.sampled("a", 1.5)
-    assert ledger.load("a") == OwnLoad(2, 1, 10)
+    assert ledger.load("a") == OwnLoad(2, 1, 10, 1)
     ledger.sampled("a", 2.0)
     assert ledger.load("a") == OwnLoad(2, 0, 0)
 
@@ -33,7 +33,7 @@ def test_closing_is_idempotent_and_leaves_nothing() -> None:
 def test_a_request_weighs_its_sequences() -> None:
     ledger = Ledger()
     ledger.open(reservation("r1", sequences=4))
-    assert ledger.load("a") == OwnLoad(4, 4, 10)
+    assert ledger.load("a") == OwnLoad(4, 4, 10, 1)
 
 
 class LedgerAgainstAList(RuleBasedStateMachine):
@@ -77,6 +77,7 @@ class LedgerAgainstAList(RuleBasedStateMachine):
                 sum(one.sequences for one in there),
                 sum(one.sequences for one in unseen),
                 sum(one.kv_blocks for one in unseen),
+                len(unseen),
             )
 
 

@@ -63,6 +63,13 @@ def test_tokens_are_counted_in_blocks_not_one_for_one(tokens: int, blocks: int, 
     assert isinstance(found.outcome, Chosen) is fits
 
 
+@pytest.mark.parametrize(("tokens", "served"), [(1600, False), (1601, True)])
+def test_what_even_an_empty_cache_could_not_hold_is_the_engines_to_refuse(tokens: int, served: bool) -> None:
+    """A 429 would promise that waiting helps."""
+    busy = view("a", kv_usage=0.5, kv_blocks_total=100, kv_blocks_available=50)
+    assert isinstance(verdict([busy], request(tokens=tokens, exact=False)).outcome, Chosen) is served
+
+
 def test_blocks_of_requests_that_no_sample_shows_are_taken() -> None:
     node = view("a", own=OwnLoad(1, 1, 8), kv_blocks_available=10)
     assert chosen(verdict([node], request(tokens=32))) == "a"
@@ -83,9 +90,11 @@ def test_full_begins_exactly_at_the_limit(changes: dict[str, Any], full: bool) -
 
 
 def test_unseen_requests_queue_only_where_the_engine_has_a_queue() -> None:
-    burst = OwnLoad(200, 200, 0)
+    burst = OwnLoad(200, 200, 0, 200)
     assert chosen(verdict([view("a", own=burst, requests_waiting=0)])) == "a"
     assert refusal(verdict([view("a", own=burst, requests_waiting=1)])) is Refusal.OVERLOADED
+    few = OwnLoad(200, 200, 0, 98)
+    assert chosen(verdict([view("a", own=few, requests_waiting=1)])) == "a", "requests count, not their answers"
 
 
 def test_limits_come_from_the_policy() -> None:
@@ -209,7 +218,7 @@ maybe = st.none() | st.integers(0, 2000)
 NODES = st.builds(
     view,
     node_id=st.sampled_from([f"n{number}" for number in range(12)]),
-    own=st.builds(OwnLoad, st.integers(0, 300), st.integers(0, 300), st.integers(0, 2000)),
+    own=st.builds(OwnLoad, st.integers(0, 300), st.integers(0, 300), st.integers(0, 2000), st.integers(0, 300)),
     sampled_at_s=st.floats(NOW_S - 400, NOW_S),
     state=st.sampled_from(NodeState),
     models=st.none()
@@ -266,7 +275,8 @@ def test_decide_raises_for_no_input_and_names_eligible_nodes_only(
             assert one.requests_waiting is None or one.requests_waiting < POLICY.limits.requests_waiting_max
             if one.kv_blocks_available is not None and one.kv_block_size_tokens is not None:
                 free_tokens = (one.kv_blocks_available - node.own.kv_blocks_unseen) * one.kv_block_size_tokens
-                assert asked.prompt.tokens <= free_tokens
+                all_tokens = (one.kv_blocks_total or 10**9) * one.kv_block_size_tokens
+                assert asked.prompt.tokens <= free_tokens or asked.prompt.tokens > all_tokens
         case FallBack(members):
             assert members
             for node in members:

@@ -59,6 +59,13 @@ def test_a_late_word_of_the_boot_before_is_not_heard_while_the_new_one_is_fresh(
     assert report(table, later_s, boot_id="boot-1", sequence=52) == Applied()
 
 
+def test_agents_that_share_a_node_id_do_not_take_turns(table: SnapshotTable) -> None:
+    for sequence in range(1, 5):
+        for name in ("x", "y", "z"):
+            report(table, NOW_S + sequence, boot_id=name, sequence=sequence)
+    assert boot(table) == "z"
+
+
 def test_a_sample_older_than_the_table_trusts_is_refused(table: SnapshotTable) -> None:
     assert report(table, sample_age_s=LIMITS.stale_s) == Applied()
     assert isinstance(report(table, sequence=2, sample_age_s=LIMITS.stale_s + 0.001), NotAllowed)

@@ -1,7 +1,8 @@
 """Two running systems, each with the real Envoy: one with engines and agents, one whose nodes a test scripts."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,17 @@ class System:
         found = await until(line)
         assert isinstance(found, dict)
         return found
+
+
+@asynccontextmanager
+async def started(
+    folder: Path, config: Mapping[str, Any], other: System, bootstrap: Path = BOOTSTRAP
+) -> AsyncIterator[System]:
+    """A serve of its own, an Envoy for it, and the engines of another system."""
+    async with Fleet(folder) as fleet:
+        serve = await fleet.serve(config)
+        envoy = await fleet.envoy(serve, [one.address for one in other.engines], bootstrap=bootstrap)
+        yield System(fleet, other.client, envoy, serve, other.engines)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

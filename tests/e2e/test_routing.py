@@ -1,6 +1,7 @@
 """What a running system does with requests: three engines, an agent for each, serve, and a real Envoy."""
 
 import asyncio
+import io
 import json
 from collections import Counter
 from pathlib import Path
@@ -79,8 +80,12 @@ async def test_a_body_of_20_mib_arrives_whole(system: System) -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * (20 * MIB)}}
     content = [{"type": "text", "text": "What is this?"}, picture]
     body = {"model": MODEL, "max_tokens": 2, "messages": [{"role": "user", "content": content}]}
-    answer = await system.ask(Ask("picture", "/v1/chat/completions", body))
-    assert answer.as_chosen, answer
+    sent = json.dumps(body).encode()
+    url = f"{system.envoy.url}/v1/chat/completions"
+    async with system.client.post(url, data=io.BytesIO(sent)) as response:
+        assert response.status == 200, await response.text()
+        assert response.headers["x-engine"] == response.headers["x-extproc-node"]
+        assert response.headers["x-body-bytes"] == str(len(sent))
 
 
 async def test_a_client_that_hangs_up_frees_ledger_and_engine(system: System) -> None:

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from extproc.config import ServeLimits
 from extproc.core.balancer import Balancer
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import TokenCount
@@ -36,13 +37,15 @@ class Talk:
         *,
         budget: BodyBudget | None = None,
         body_bytes_max: int = 10_000,
+        body_items_max: int = 1000,
         policy: RoutingPolicy = POLICY,
         policy_fault: str | None = None,
         tokens: TokenCount = TokenCount(10, exact=True),  # noqa: B008
         request_id: str = "r1",
     ) -> None:
         self.budget = budget or BodyBudget(100_000)
-        self.session = Session(balancer, policy, policy_fault, self.budget, body_bytes_max, request_id)
+        limits = ServeLimits(body_bytes_max=body_bytes_max, body_items_max=body_items_max)
+        self.session = Session(balancer, policy, policy_fault, self.budget, limits, request_id)
         self.tokens = tokens
         self.asked: list[CountTokens] = []
 

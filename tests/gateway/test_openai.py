@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.request import Endpoint, Prompt
+from extproc.core.request import MODEL_CHARS_MAX, Endpoint, Prompt
 from extproc.gateway.openai import (
-    MODEL_CHARS_MAX,
     SEQUENCES_MAX,
     WHOLE_MAX,
     BodyFault,
@@ -20,14 +19,17 @@ from extproc.gateway.openai import (
 CHAT, COMPLETION, EMBEDDING, RESPONSE = Endpoint.CHAT, Endpoint.COMPLETION, Endpoint.EMBEDDING, Endpoint.RESPONSE
 
 
+ITEMS_MAX = 1_000_000
+
+
 def parsed(endpoint: Endpoint, **fields: Any) -> ParsedBody:
-    found = parse(endpoint, json.dumps({"model": "m"} | fields).encode())
+    found = parse(endpoint, json.dumps({"model": "m"} | fields).encode(), ITEMS_MAX)
     assert isinstance(found, ParsedBody), found
     return found
 
 
 def fault(endpoint: Endpoint, body: bytes | dict[str, Any]) -> BodyFault:
-    found = parse(endpoint, body if isinstance(body, bytes) else json.dumps(body).encode())
+    found = parse(endpoint, body if isinstance(body, bytes) else json.dumps(body).encode(), ITEMS_MAX)
     assert isinstance(found, BodyFault), found
     return found
 
@@ -158,11 +160,22 @@ def test_n_is_the_number_of_sequences(n: object, sequences: int) -> None:
     assert parsed(CHAT, messages=[], n=n).sequences == sequences
 
 
-def test_stream_is_read() -> None:
-    assert parsed(CHAT, messages=[], stream=True).stream
-    assert not parsed(CHAT, messages=[], stream=False).stream
-    assert not parsed(CHAT, messages=[], stream=None).stream
-    assert not parsed(CHAT, messages=[]).stream
+@pytest.mark.parametrize(
+    ("endpoint", "fields", "sequences"),
+    [
+        (COMPLETION, {"prompt": "one", "n": 3}, 3),
+        (COMPLETION, {"prompt": [1, 2], "n": 3}, 3),
+        (COMPLETION, {"prompt": ["one", "two"]}, 2),
+        (COMPLETION, {"prompt": ["one", "two"], "n": 3}, 6),
+        (COMPLETION, {"prompt": [[1], [2]], "n": 3}, 6),
+        (COMPLETION, {"prompt": [], "n": 3}, 3),
+        (COMPLETION, {"prompt": ["one"] * 64, "n": 2}, SEQUENCES_MAX),
+        (COMPLETION, {"prompt": ["one"] * 43, "n": 3}, SEQUENCES_MAX),
+        (EMBEDDING, {"input": ["one", "two"]}, 2),
+    ],
+)
+def test_each_prompt_of_a_batch_is_n_sequences(endpoint: Endpoint, fields: dict[str, Any], sequences: int) -> None:
+    assert parsed(endpoint, **fields).sequences == sequences
 
 
 @pytest.mark.parametrize(
@@ -231,7 +244,7 @@ def test_a_fault_says_what_was_wanted_and_what_came() -> None:
 def test_a_model_name_as_long_as_allowed_is_taken_and_a_longer_one_is_a_fault() -> None:
     assert parsed(COMPLETION, model="m" * MODEL_CHARS_MAX).model == "m" * MODEL_CHARS_MAX
     found = fault(COMPLETION, {"model": "m" * (MODEL_CHARS_MAX + 1)})
-    assert found == BodyFault("model: wanted at most 512 characters, got 513", "model")
+    assert found == BodyFault("model: wanted at most 256 characters, got 257", "model")
 
 
 @pytest.mark.parametrize(
@@ -270,14 +283,29 @@ def test_a_body_that_is_no_object_is_a_fault() -> None:
     ],
 )
 def test_what_python_reads_as_json_is_taken_as_engines_take_it(body: bytes, texts: tuple[str, ...]) -> None:
-    found = parse(COMPLETION, body)
+    found = parse(COMPLETION, body, ITEMS_MAX)
     assert isinstance(found, ParsedBody), found
     assert found.prompt.texts == texts
 
 
+@pytest.mark.parametrize(
+    "item",
+    [b",[]", b",{}", b",1", b',","', b',"["', b',"{"', b',"\\ud800"', ",{}".encode("utf-16-le")],
+)
+def test_a_body_of_as_many_items_as_allowed_is_read_and_one_of_more_is_not(item: bytes) -> None:
+    wide = b"\0" in item
+    start, end = '{"model": "m", "prompt": "", "x": [0', "]}"
+    body = start.encode("utf-16" if wide else "ascii") + item * 100 + end.encode("utf-16-le" if wide else "ascii")
+    items = sum(body.count(mark) for mark in (b",", b"[", b"{"))
+    assert isinstance(parse(COMPLETION, body, items), ParsedBody)
+    assert parse(COMPLETION, body, items - 1) == BodyFault(
+        f"The request body has more than {items - 1} commas and opening brackets or braces.", None
+    )
+
+
 def test_a_broken_escape_in_tools_is_left_as_it_stands() -> None:
     body = b'{"model": "m", "messages": [], "tools": ["\\u00e9\xff", 1' + b"0" * 5000 + b"]}"
-    found = parse(CHAT, body)
+    found = parse(CHAT, body, ITEMS_MAX)
     assert isinstance(found, ParsedBody), found
     assert found.prompt.texts[0].startswith('["\\u00e9\N{REPLACEMENT CHARACTER}"')
 
@@ -298,7 +326,6 @@ FIELDS = [
     "max_completion_tokens",
     "max_output_tokens",
     "n",
-    "stream",
     "truncation",
     "truncate_prompt_tokens",
 ]
@@ -319,7 +346,7 @@ def test_no_bytes_make_it_raise(endpoint: Endpoint, body: bytes) -> None:
 
 
 def check(endpoint: Endpoint, body: bytes) -> None:
-    found = parse(endpoint, body)
+    found = parse(endpoint, body, ITEMS_MAX)
     if isinstance(found, BodyFault):
         json.loads(error_body(found.message, "invalid_request_error", "invalid_request", found.param))
     else:

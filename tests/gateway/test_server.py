@@ -9,9 +9,11 @@ import grpc
 import pytest
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest, ProcessingResponse
 
+from extproc.config import ServeLimits
 from extproc.gateway import codec
 from extproc.gateway.conversation import SetDestination
 from extproc.gateway.routepolicy import KEY
+from extproc.gateway.session import Session
 from tests.core.fleet import snapshot
 from tests.gateway.talk import chat
 from tests.gateway.wire import ask, body, destination, end, head, metadata, response_trailers, wire
@@ -86,43 +88,6 @@ async def test_a_refusal_is_an_immediate_response() -> None:
         assert await end(call) is grpc.StatusCode.OK
         await until(envoy.idle)
         assert envoy.metric('extproc_responses_total{code="model_not_found"} 1.0')
-
-
-async def test_metadata_within_the_limit_is_taken_and_beyond_it_only_that_stream_fails() -> None:
-    async with wire() as envoy:
-        other = envoy.open()
-        await ask(other, head())
-        call = envoy.open([("x-padding", "x" * 60_000)])
-        assert destination(await ask(call, head(), body(chat()))) == HOST
-        call = envoy.open([("x-padding", "x" * 100_000)])
-        assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert destination(await ask(other, body(chat()))) == HOST
-
-
-async def test_a_body_little_over_the_limit_is_413_and_one_far_over_it_fails_only_its_stream() -> None:
-    async with wire(body_bytes_max=100_000) as envoy:
-        other = envoy.open()
-        await ask(other, head())
-        exact = chat("x" * (100_000 - len(chat(""))))
-        assert destination(await ask(envoy.open(), head(), body(exact))) == HOST
-        reply = await ask(envoy.open(), head(), body(exact + b" "))
-        assert reply.immediate_response.status.code == 413
-        call = envoy.open()
-        await ask(call, head())
-        await call.write(body(b" " * 3_000_000))
-        assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert destination(await ask(other, body(chat()))) == HOST
-
-
-async def test_bodies_over_the_budget_are_429_before_they_come() -> None:
-    async with wire(body_bytes_max=10_000, body_bytes_total_max=10_000) as envoy:
-        first = envoy.open()
-        await ask(first, head(content_length=9000))
-        reply = await ask(envoy.open(), head(content_length=1001))
-        assert reply.immediate_response.status.code == 429
-        first.cancel()
-        await until(lambda: envoy.processor.body_bytes_reserved == 0)
-        assert destination(await ask(envoy.open(), head(content_length=9000), body(chat()))) == HOST
 
 
 async def test_short_bodies_are_counted_on_the_loop_and_longer_ones_off_it() -> None:
@@ -228,6 +193,8 @@ async def test_a_counter_that_raises_leaves_the_request_to_the_fallback() -> Non
         envoy.counter.fails = True
         told = await served_all_the_same(envoy, "answer")
         assert (told["destination"], told["outcome"]) == (HOST, "fallback")
+        assert envoy.metric('extproc_decisions_total{outcome="fallback",phase="none"} 1.0')
+        assert envoy.metric('extproc_node_requests_total{node="a"} 1.0')
 
 
 @pytest.mark.parametrize("place", ["extproc.gateway.openai.parse", "extproc.core.balancer.Balancer.route"])
@@ -243,8 +210,23 @@ async def test_an_error_while_reading_or_choosing_leaves_the_request_to_the_fall
 async def test_an_error_in_a_metric_changes_no_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     async with wire() as envoy:
         monkeypatch.setattr("extproc.ops.metrics.Metrics.decided", broken)
+        told = await served_all_the_same(envoy, "metrics")
+        assert (told["destination"], told["outcome"]) == (HOST, "chosen")
+
+
+async def test_a_decision_whose_reply_failed_at_first_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    metadata_of = Session._metadata
+
+    def fails_once(*arguments: Any) -> Any:
+        monkeypatch.setattr(Session, "_metadata", metadata_of)
+        return broken()
+
+    async with wire() as envoy:
+        monkeypatch.setattr(Session, "_metadata", fails_once)
         told = await served_all_the_same(envoy, "answer")
         assert (told["destination"], told["outcome"]) == (HOST, "chosen")
+        assert envoy.metric('extproc_decisions_total{outcome="chosen",phase="decode"} 1.0')
+        assert envoy.metric('extproc_node_requests_total{node="a"} 1.0')
 
 
 async def test_an_error_in_the_policies_leaves_the_default_policy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,7 +258,8 @@ async def test_when_the_fallback_fails_too_the_request_continues(monkeypatch: py
 
 async def test_hundreds_of_streams_with_every_fate_leave_nothing_behind() -> None:
     fate = random.Random(1)
-    async with wire(snapshot("a"), snapshot("b"), body_bytes_max=50_000, body_bytes_total_max=200_000) as envoy:
+    limits = ServeLimits(body_bytes_max=50_000, body_bytes_total_max=200_000)
+    async with wire(snapshot("a"), snapshot("b"), limits=limits) as envoy:
 
         async def one() -> None:
             call = envoy.open()

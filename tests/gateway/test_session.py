@@ -220,18 +220,32 @@ def test_a_body_as_long_as_allowed_passes_and_a_longer_one_is_413(
 
 
 def test_a_claim_over_the_limit_is_413_for_what_is_no_inference_too() -> None:
-    talk = Talk(balancer(snapshot("a")), body_bytes_max=1000)
-    assert error_of(talk.say(headers("/upload", content_length=1001)))["status"] == 413
+    talk = Talk(balancer(snapshot("a")), body_bytes_max=2000)
+    assert error_of(talk.say(headers("/upload", content_length=2001)))["status"] == 413
 
 
 def test_a_body_over_the_limit_is_refused_as_soon_as_it_is_over() -> None:
-    talk = Talk(balancer(snapshot("a")), body_bytes_max=1000)
+    talk = Talk(balancer(snapshot("a")), body_bytes_max=2000)
     talk.say(headers())
-    for _ in range(10):
+    for _ in range(20):
         assert talk.say(RequestBody(b"x" * 100, end_of_stream=False)) == ACKNOWLEDGE
     assert error_of(talk.say(RequestBody(b"x", end_of_stream=False)))["status"] == 413
     assert talk.say(whole(b"x" * 100)) == ACKNOWLEDGE
     assert talk.budget.bytes_reserved == 0
+
+
+@pytest.mark.parametrize(("items", "status"), [(1000, None), (1001, 400)])
+def test_a_body_of_as_many_items_as_allowed_passes_and_one_of_more_is_400(items: int, status: int | None) -> None:
+    body = chat()
+    body = chat("," * (items - sum(body.count(mark) for mark in (b",", b"[", b"{"))))
+    talk = Talk(balancer(snapshot("a")), body_items_max=1000)
+    action = talk.say(headers(), whole(body))
+    if status is None:
+        assert destination_of(action)
+    else:
+        error = error_of(action)
+        assert (error["status"], error["code"], error["param"]) == (status, "invalid_request", None)
+        assert error["message"] == "The request body has more than 1000 commas and opening brackets or braces."
 
 
 def test_bodies_over_the_budget_are_429_at_the_headers_and_their_end_makes_room() -> None:

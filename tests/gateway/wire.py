@@ -20,6 +20,7 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import (
 )
 from envoy.service.ext_proc.v3.external_processor_pb2_grpc import ExternalProcessorStub
 
+from extproc import listening
 from extproc.config import ServeLimits
 from extproc.core.balancer import Balancer
 from extproc.core.policy import RoutingPolicy
@@ -67,6 +68,7 @@ class Counter:
 
 @dataclass
 class Wire:
+    port: int
     server: grpc.aio.Server
     processor: ExternalProcessor
     balancer: Balancer
@@ -81,33 +83,46 @@ class Wire:
     def idle(self) -> bool:
         """Nothing is held for any stream."""
         processor = self.processor
-        held = (processor.streams_open, processor.body_bytes_reserved, len(processor._resting))
+        held = (processor.streams_open, processor.body_bytes_reserved, len(processor._rests))
         return not any(held) and self.balancer.requests_open == 0
 
     def metric(self, line: str) -> bool:
         return line in self.metrics.page(()).decode().splitlines()
 
 
+LIMITS = ServeLimits(body_bytes_max=100_000, body_bytes_total_max=1_000_000)
+
+
+PATIENCE = {"grpc.keepalive_time_ms": 100, "grpc.keepalive_timeout_ms": 10, "grpc.http2.ping_timeout_ms": 10}
+"""How much sooner than `serve` these tests lose it."""
+
+
+def options(limits: ServeLimits) -> list[tuple[str, int]]:
+    """The gRPC options of `serve`, but for its patience."""
+    return [(name, value // PATIENCE.get(name, 1)) for name, value in [*grpc_options(limits), *listening.GRPC_OPTIONS]]
+
+
 @asynccontextmanager
 async def wire(
-    *snapshots: Snapshot, body_bytes_max: int = 100_000, body_bytes_total_max: int = 1_000_000
+    *snapshots: Snapshot, limits: ServeLimits = LIMITS, interceptors: Sequence[grpc.aio.ServerInterceptor] = ()
 ) -> AsyncIterator[Wire]:
     clock = time.monotonic
     settings = BalancerSettings(nodes=NodeLimits(fresh_s=3000, stale_s=3000, member_s=3000))
     balancer = Balancer(settings, clock() - 60)
     for one in snapshots or (snapshot("a", kv_blocks_total=None, kv_blocks_available=None),):
         balancer.observe(NodeReported(one), clock())
-    policies = RoutePolicies({"batch": RoutingPolicy(name="batch")}, RoutingPolicy())
+    policies = RoutePolicies(
+        {"batch": RoutingPolicy(name="batch")}, RoutingPolicy(), policy_bytes_max=limits.policy_bytes_max
+    )
     counter, metrics = Counter(), Metrics()
-    limits = ServeLimits(body_bytes_max=body_bytes_max, body_bytes_total_max=body_bytes_total_max)
     processor = ExternalProcessor(balancer, policies, counter, limits, metrics, clock)
-    server = grpc.aio.server(options=grpc_options(body_bytes_max))
+    server = grpc.aio.server(options=options(limits), interceptors=interceptors)
     register(server, processor)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
     try:
-        yield Wire(server, processor, balancer, policies, counter, metrics, ExternalProcessorStub(channel))
+        yield Wire(port, server, processor, balancer, policies, counter, metrics, ExternalProcessorStub(channel))
     finally:
         counter.gate.set()
         await channel.close()

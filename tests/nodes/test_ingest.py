@@ -113,6 +113,22 @@ async def test_a_drain_ends_open_streams_and_new_ones() -> None:
         await until(lambda: to.ingest.streams_open == 0)
 
 
+async def test_a_stream_waits_by_one_task_and_a_drain_does_not_cancel_it() -> None:
+    def running(name: str) -> list[asyncio.Task[object]]:
+        return [task for task in asyncio.all_tasks() if task.get_coro().__qualname__ == name]  # type: ignore[union-attr]
+
+    async with router() as to, agent(to) as stream:
+        await stream.say(snapshot_message())
+        reads = await until(lambda: running("_ServicerContext.read"))
+        assert isinstance(reads, list)
+        assert len(reads) == 1
+        assert running("Event.wait") == []
+        to.ingest.drain()
+        assert await ended(stream) is grpc.StatusCode.OK
+        await until(reads[0].done)
+        assert not reads[0].cancelled()
+
+
 async def test_a_router_that_is_full_of_agents_refuses_the_next_one() -> None:
     async with router(streams_max=1) as to:
         async with agent(to) as first:

@@ -6,7 +6,6 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extproc.agent.engines import models, reading
 from extproc.config import Config
 from extproc.core.snapshot import NodeLeft, NodeState, ServedModel, Snapshot
 from extproc.nodes import wire
@@ -82,7 +81,8 @@ def listed(*names: str, **fields: Any) -> ModelList:
     ("models", listed(*["m"] * 257)), ("models", listed("ok", "")), ("models", listed("x" * 257)),
     ("models", listed("a\nb")), ("models", listed("a\u202eb")), ("models", listed("m", version="x" * 257)),
     ("models", listed("m", version="\x07")), ("models", listed("m", context_length_tokens=0)),
-    ("models", listed("m", context_length_tokens=1_000_000_001)),
+    ("models", listed("m", context_length_tokens=1_000_000_001)), ("not_ready_reason", "x" * 301),
+    ("not_ready_reason", "a\x1bb"),
 ])  # fmt: skip
 def test_a_field_that_is_wrong_is_refused_by_its_name(field: str, value: Any) -> None:
     reason = taken(**{field: value})
@@ -101,6 +101,7 @@ def test_a_field_that_is_wrong_is_refused_by_its_name(field: str, value: Any) ->
     ("weight", 1000.0), ("weight", 1e-9), ("models", listed(*["m"] * 256)), ("models", listed("x" * 256)),
     ("models", listed("Qwen/Qwen3 8B é")), ("models", listed("m", version="x" * 256)),
     ("models", listed("m", context_length_tokens=1_000_000_000)), ("sequence", 2**64 - 1), ("sample_age_ms", 2**32 - 1),
+    ("not_ready_reason", "x" * 300),
 ])  # fmt: skip
 def test_a_field_at_its_limit_passes(field: str, value: Any) -> None:
     assert isinstance(taken(**{field: value}), Snapshot)
@@ -110,16 +111,6 @@ def test_a_goodbye_names_its_node_and_boot() -> None:
     assert wire.goodbye_of(Goodbye(node_id="n", boot_id="b")) == NodeLeft("n", "b")
     for message in (Goodbye(node_id="n"), Goodbye(boot_id="b"), Goodbye(node_id="a\n", boot_id="b")):
         assert isinstance(wire.goodbye_of(message), str)
-
-
-def test_what_an_adapter_lets_through_a_router_takes() -> None:
-    assert reading.REQUESTS_MAX <= wire.REQUESTS_MAX
-    assert reading.KV_BLOCKS_MAX <= wire.KV_BLOCKS_MAX
-    assert reading.KV_BLOCK_SIZE_TOKENS_MAX <= wire.KV_BLOCK_SIZE_TOKENS_MAX
-    assert reading.LATENCY_MS_MAX <= wire.LATENCY_MS_MAX
-    assert models.MODELS_MAX <= wire.MODELS_MAX
-    assert models.MODEL_NAME_LENGTH_MAX <= wire.MODEL_NAME_LENGTH_MAX
-    assert models.CONTEXT_LENGTH_TOKENS_MAX <= wire.CONTEXT_LENGTH_TOKENS_MAX
 
 
 NUMBERS = {

@@ -62,9 +62,10 @@ async def test_a_living_process_is_healthy(of: Admin, client: Client) -> None:
 async def test_it_is_ready_once_there_is_a_node_and_until_it_drains(of: Admin, client: Client) -> None:
     assert await page(client, "/readyz", 503) == {"ready": False, "reason": "no node has reported"}
     of.report("a")
-    assert await page(client, "/readyz") == {"ready": True, "nodes": 1}
+    assert await page(client, "/readyz") == {"ready": True, "nodes": 1, "nodes_ready": 1}
     of.now_s += 100
-    assert await page(client, "/readyz") == {"ready": True, "nodes": 1}, "a silent member still takes the fallback"
+    silent = {"ready": True, "nodes": 1, "nodes_ready": 0}
+    assert await page(client, "/readyz") == silent, "a silent member still takes the fallback"
     of.draining = True
     assert await page(client, "/readyz", 503) == {"ready": False, "reason": "draining"}
 
@@ -83,7 +84,7 @@ async def test_nodes_shows_every_field_and_unknown_as_null(of: Admin, client: Cl
     assert node["requests_waiting"] == 0
     assert node["gpu_utilization"] is None
     assert node["models"] == [{"name": "m", "version": None, "context_length_tokens": 4096}]
-    assert node["own"] == {"sequences_open": 1, "sequences_unseen": 1, "kv_blocks_unseen": 0}
+    assert node["own"] == {"sequences_open": 1, "sequences_unseen": 1, "kv_blocks_unseen": 0, "requests_unseen": 1}
 
 
 async def test_nodes_are_sorted_and_one_can_be_asked_for(of: Admin, client: Client) -> None:
@@ -104,7 +105,7 @@ async def test_decisions_come_newest_first_with_candidates_costs_and_reason(of: 
     assert (newest["request_id"], oldest["request_id"]) == ("r2", "r1")
     assert oldest["age_s"] == 1.0
     assert "at_s" not in oldest
-    assert oldest["trace_id"] == "trace"
+    assert oldest["x_request_id"] == "trace"
     assert oldest["outcome"]["kind"] == "chosen"
     assert oldest["outcome"]["node_id"] == "b"
     assert oldest["outcome"]["reason"]

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 CODE = """
 import structlog
@@ -43,3 +44,16 @@ def test_text_can_be_asked_for() -> None:
 def test_what_is_under_the_level_is_left_out() -> None:
     (error,) = logged("json", "error").splitlines()
     assert json.loads(error)["event"] == "error of ours"
+
+
+def test_a_stderr_that_cannot_be_written_loses_lines_and_nothing_else() -> None:
+    code = CODE.format(format="json", level="info") + "print('went on')"
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=full, check=False, text=True
+        )
+    assert ended.stdout == "went on\n"
+    closed = subprocess.run(
+        ["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, code], stdout=subprocess.PIPE, check=False, text=True
+    )
+    assert closed.stdout == "went on\n"

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from extproc.config import TokenSettings
 from extproc.core.request import Prompt, TokenCount
 from extproc.ops.metrics import Metrics
-from extproc.tokens.counter import TokenCounter
+from extproc.tokens.counter import TEXT_BYTES, TokenCounter
 from extproc.tokens.loading import Tokenizers, load
 from tests.tokens.bpe import train
 from tests.waiting import until
@@ -104,10 +104,13 @@ async def test_text_that_cannot_be_encoded_is_estimated_and_counted(counter: Tok
 async def test_text_over_what_may_wait_is_estimated_at_once(
     counter: TokenCounter, metrics: Metrics, reference: Tokenizer
 ) -> None:
-    fits, over = "a" * (64 * 1024), "a" * (64 * 1024 + 1)
+    size = 64 * 1024 - TEXT_BYTES
+    fits, over = "a" * size, "a" * (size + 1)
     assert await counter.count("known", Prompt(texts=(fits,))) == TokenCount(len(reference.encode(fits)), exact=True)
-    assert await counter.count("known", Prompt(texts=(over,))) == TokenCount(16 * 1024 + 1, exact=False)
-    assert value(metrics, "extproc_token_estimates_total", reason="busy") == 1
+    assert await counter.count("known", Prompt(texts=(over,))) == TokenCount(size // 4 + 1, exact=False)
+    many = ("a",) * (64 * 1024 // TEXT_BYTES)
+    assert not (await counter.count("known", Prompt(texts=many))).exact, "each text weighs more than its bytes"
+    assert value(metrics, "extproc_token_estimates_total", reason="busy") == 2
 
 
 class Held:
@@ -132,7 +135,7 @@ def held() -> Iterator[Held]:
 
 async def test_what_waits_is_bounded_and_released(held: Any, metrics: Metrics) -> None:
     counter = TokenCounter(TokenSettings(waiting_bytes_max=64 * 1024, threads=1), Tokenizers({"m": held}), metrics)
-    half = Prompt(texts=("a" * (32 * 1024),))
+    half = Prompt(texts=("a" * (32 * 1024 - TEXT_BYTES),))
     waiting = [asyncio.ensure_future(counter.count("m", half)) for _ in range(2)]
     await until(lambda: held.calls == 1 and counter.waiting_bytes == 64 * 1024)
     assert await counter.count("m", Prompt(texts=("abcd",))) == TokenCount(1, exact=False)
@@ -147,11 +150,11 @@ async def test_a_caller_that_goes_away_releases_its_place_and_does_no_harm(held:
     running = asyncio.ensure_future(counter.count("m", Prompt(texts=("ab",))))
     await until(lambda: held.calls == 1)
     queued = asyncio.ensure_future(counter.count("m", Prompt(texts=("abcd",))))
-    await until(lambda: counter.waiting_bytes == 6)
+    await until(lambda: counter.waiting_bytes == 6 + 2 * TEXT_BYTES)
     queued.cancel()
     running.cancel()
     await asyncio.gather(queued, running, return_exceptions=True)
-    assert counter.waiting_bytes == 2, "what a thread is at is still held"
+    assert counter.waiting_bytes == 2 + TEXT_BYTES, "what a thread is at is still held"
     held.go.set()
     await until(lambda: counter.waiting_bytes == 0)
     assert held.calls == 1

@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from extproc.core.request import MODEL_CHARS_MAX
 from extproc.core.settings import Fault
-from extproc.tokens.loading import MODEL_CHARACTERS_MAX, Tokenizers, load
+from extproc.tokens.loading import Tokenizers, load
 from tests.tokens.bpe import train
 
 
@@ -51,8 +52,8 @@ def test_a_name_may_hold_a_patterns_characters(file: Path) -> None:
 
 def test_no_pattern_is_tried_on_a_name_that_is_too_long(file: Path) -> None:
     tokenizers = loaded({"a*": file})
-    assert tokenizers.of("a" * MODEL_CHARACTERS_MAX) is not None
-    assert tokenizers.of("a" * (MODEL_CHARACTERS_MAX + 1)) is None
+    assert tokenizers.of("a" * MODEL_CHARS_MAX) is not None
+    assert tokenizers.of("a" * (MODEL_CHARS_MAX + 1)) is None
 
 
 def test_a_shared_file_is_loaded_once(file: Path) -> None:

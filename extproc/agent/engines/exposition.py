@@ -23,7 +23,8 @@ Page = Mapping[str, list[Sample]]
 """Samples by metric name, in the page's order."""
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-_LABEL = re.compile(r'[\s,]*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"', re.DOTALL)
+# Possessive (`++`, `*+`): a value without its closing quote costs no memory for ways back.
+_LABEL = re.compile(r'[\s,]*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
 _LABELS_END = re.compile(r"[\s,]*\}")
 _ESCAPE = re.compile(r'\\[\\n"]')
 _ESCAPED = {r"\\": "\\", r"\n": "\n", r"\"": '"'}

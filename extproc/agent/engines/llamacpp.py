@@ -13,15 +13,13 @@ import msgspec
 from extproc.agent.engines.exposition import samples_of
 from extproc.agent.engines.models import entries_of, served_all
 from extproc.agent.engines.reading import (
-    KV_BLOCKS_MAX,
     NOT_TOLD,
-    REQUESTS_MAX,
     EngineReading,
     Total,
     count_of,
     reading_from,
 )
-from extproc.core.snapshot import ServedModel
+from extproc.core.snapshot import KV_BLOCKS_MAX, REQUESTS_MAX, ServedModel
 
 PREFIX = "llamacpp:"
 

@@ -2,11 +2,8 @@
 
 import msgspec
 
-from extproc.core.snapshot import ServedModel
-
-MODELS_MAX = 256
-MODEL_NAME_LENGTH_MAX = 256
-CONTEXT_LENGTH_TOKENS_MAX = 1_000_000_000
+from extproc.core.request import MODEL_CHARS_MAX
+from extproc.core.snapshot import CONTEXT_LENGTH_TOKENS_MAX, MODELS_MAX, ServedModel
 
 
 class Meta(msgspec.Struct, frozen=True):
@@ -43,8 +40,8 @@ def entries_of(text: str) -> list[Entry] | str:
 
 def served(name: str, context_length_tokens: int | None) -> ServedModel | str:
     """One model as a snapshot carries it, or why it cannot."""
-    if not 1 <= len(name) <= MODEL_NAME_LENGTH_MAX or not name.isprintable():
-        return f"/v1/models has a name that is not 1..{MODEL_NAME_LENGTH_MAX} printable characters"
+    if not 1 <= len(name) <= MODEL_CHARS_MAX or not name.isprintable():
+        return f"/v1/models has a name that is not 1..{MODEL_CHARS_MAX} printable characters"
     if context_length_tokens is not None and not 1 <= context_length_tokens <= CONTEXT_LENGTH_TOKENS_MAX:
         context_length_tokens = None
     return ServedModel(name, context_length_tokens=context_length_tokens)

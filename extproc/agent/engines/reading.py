@@ -6,12 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-REQUESTS_MAX = 1_000_000
-"""Queues and batches beyond this are taken for a broken signal."""
-KV_BLOCKS_MAX = 1_000_000_000
-KV_BLOCK_SIZE_TOKENS_MAX = 1_000_000
-LATENCY_MS_MAX = 3_600_000.0
-"""One hour."""
+from extproc.core.snapshot import LATENCY_MS_MAX
 
 QUIET = "no request in the interval"
 """Reason of a signal that is absent because nothing happened: nothing is wrong with it."""

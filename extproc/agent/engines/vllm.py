@@ -11,15 +11,12 @@ from extproc.agent.engines.decodes import Drift, count_decodes
 from extproc.agent.engines.exposition import Page, samples_of
 from extproc.agent.engines.models import entries_of, served_all
 from extproc.agent.engines.reading import (
-    KV_BLOCK_SIZE_TOKENS_MAX,
-    KV_BLOCKS_MAX,
-    REQUESTS_MAX,
     EngineReading,
     Total,
     count_of,
     reading_from,
 )
-from extproc.core.snapshot import ServedModel
+from extproc.core.snapshot import KV_BLOCK_SIZE_TOKENS_MAX, KV_BLOCKS_MAX, REQUESTS_MAX, ServedModel
 
 PREFIX = "vllm:"
 

@@ -1,0 +1,39 @@
+"""What becomes of the nodes, in the log: one line for each that comes, changes or goes."""
+
+from collections.abc import Iterable
+
+import structlog
+
+from extproc.core.snapshot import NodeState
+from extproc.ops.metrics import NodeSample
+
+
+class NodeLog:
+    """Compares the table with how it last looked. What changes back between two looks is not told.
+
+    State: of each node the host, the state and the freshness that were told.
+    """
+
+    def __init__(self, log: structlog.typing.FilteringBoundLogger) -> None:
+        self._log = log
+        self._told: dict[str, tuple[str, str, str]] = {}
+
+    def look(self, nodes: Iterable[NodeSample]) -> None:
+        """Tell what has changed."""
+        told = {}
+        for one in nodes:
+            snapshot = one.view.snapshot
+            node_id = snapshot.node_id
+            now = told[node_id] = (snapshot.host, snapshot.state.value, one.freshness.value)
+            if now == self._told.get(node_id):
+                continue
+            fields = dict(zip(("host", "state", "freshness"), now, strict=True))
+            if node_id not in self._told:
+                self._log.info("node joined", node_id=node_id, **fields)
+            elif snapshot.state is NodeState.READY and one.freshness.value == "fresh":
+                self._log.info("node ready", node_id=node_id, **fields)
+            else:
+                self._log.warning("node not ready", node_id=node_id, **fields)
+        for node_id in self._told.keys() - told.keys():
+            self._log.info("node left", node_id=node_id)
+        self._told = told

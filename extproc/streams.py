@@ -1,0 +1,52 @@
+"""Waiting for the next message of a gRPC stream in a way that a drain can end without harm.
+
+A cancelled `context.read()` frees memory that gRPC's core may still write to. So the read is a task of its own, left
+alone when nobody waits for it any more, and the handler waits for a bare future that the read's end or the drain sets.
+"""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import grpc
+
+
+class Waits:
+    """The streams of one service that wait for their peer."""
+
+    __slots__ = ("_ended", "_waiting")
+
+    def __init__(self) -> None:
+        self._ended = False
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def read(self, context: grpc.aio.ServicerContext[Any, Any]) -> object:
+        """The next message; EOF once there is none, or waiting was ended. Raises what the read raises."""
+        if self._ended:
+            return grpc.aio.EOF
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        read = asyncio.ensure_future(context.read())
+        read.add_done_callback(partial(_wake, done))
+        self._waiting.add(done)
+        try:
+            await done
+        finally:
+            self._waiting.discard(done)
+        return read.result() if read.done() else grpc.aio.EOF
+
+    def end(self) -> None:
+        """Every stream reads EOF: those that wait, at once, and those that will."""
+        self._ended = True
+        for done in self._waiting:
+            if not done.done():
+                done.set_result(None)
+
+
+def _wake(done: asyncio.Future[None], read: asyncio.Future[Any]) -> None:
+    if not done.done():
+        done.set_result(None)
+    elif not read.cancelled():
+        read.exception()  # nobody waits; a read that fails as its RPC ends is no news
