@@ -211,7 +211,7 @@ def demo(once: bool) -> None:
 
     from extproc import demo
 
-    sys.exit(asyncio.run(demo.run(Console(), once=once)))
+    sys.exit(asyncio.run(demo.run(Console(highlight=False), once=once)))
 
 
 @main.command()

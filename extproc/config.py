@@ -101,6 +101,9 @@ class ServeLimits(BaseModel):
     """Longest request body; longer ones get 413."""
     body_bytes_total_max: Size = Field(512 * MIB, ge=KIB, le=1024 * GIB, validate_default=True)
     """Request bodies held at a time over all requests; over it requests get 429."""
+    body_claim_bytes_min: Size = Field(MIB, ge=0, le=GIB)
+    """Bodies that announce this much or more must find room before they are sent; shorter ones when they have come.
+    So nobody can shut out short requests by announcing long ones and sending nothing."""
     body_items_max: int = Field(500_000, ge=1000, le=50_000_000)
     """Commas and opening brackets and braces of a body, those in its texts included; more get 400. A body of nothing
     but empty lists keeps the event loop for about 0.2 s per million."""

@@ -5,6 +5,7 @@ dead by any node at all.
 """
 
 import asyncio
+import shutil
 import signal
 import socket
 import tempfile
@@ -50,8 +51,8 @@ class _System:
 async def run(console: Console, once: bool) -> int:
     """Show the demo; the exit status: 0 when all went as it should, 1 when not, 130 when stopped before the end.
 
-    Without `once` the system then stays up until SIGINT, SIGTERM or SIGHUP. However it ends, the children end first;
-    their logs stay.
+    Without `once` the system then stays up until SIGINT, SIGTERM or SIGHUP. However it ends, the children end first.
+    Their logs stay unless all went as it should.
     """
     task = asyncio.current_task()
     assert task is not None, "a coroutine runs in a task"
@@ -80,6 +81,8 @@ async def run(console: Console, once: bool) -> int:
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
+        if faults == []:
+            shutil.rmtree(folder)
     return 1 if faults else 0
 
 
@@ -106,7 +109,9 @@ async def _start(console: Console, fleet: Fleet, client: aiohttp.ClientSession) 
 
 async def _show(console: Console, system: _System) -> list[str]:
     """All that is to be seen; what was not as it should be."""
-    answers = await _send(console, system, f"{REQUESTS} requests, {CONCURRENCY} at a time", mixed(MODEL, REQUESTS))
+    answers = await _send(
+        console, system, f"{REQUESTS} requests, {CONCURRENCY} at a time; times in seconds", mixed(MODEL, REQUESTS)
+    )
     faults = [_fault(request, answer) for request, answer in answers if not answer.as_chosen]
 
     console.print("Now serve is killed while an answer runs:")
@@ -127,9 +132,8 @@ async def _show(console: Console, system: _System) -> list[str]:
     faults += [_fault(request, answer) for request, answer in answers if not answer.as_chosen]
     if not faults:
         console.print(
-            f"[green]✓[/green] {REQUESTS + REQUESTS_FAIL_OPEN} requests went to the node that was chosen for them, "
-            f"{REQUESTS_FAIL_OPEN} were served without serve, none was lost",
-            soft_wrap=True,
+            f"[green]✓[/green] {REQUESTS + REQUESTS_FAIL_OPEN} requests went to the node that was chosen for them,\n"
+            f"  {REQUESTS_FAIL_OPEN} were served without serve, none was lost",
         )
     return faults
 
@@ -155,8 +159,8 @@ async def _requests_open(system: _System) -> bool:
 async def _send(console: Console, system: _System, title: str, asks: Sequence[Ask]) -> list[tuple[Ask, Answer]]:
     """Send the requests, a few at a time, and show each answer as it comes."""
     table = Table(title=title, title_justify="left", box=None, collapse_padding=True, pad_edge=False)
-    for column in ("request", "tokens", "phase", "node", "why", "status", "TTFT s", "all s"):
-        table.add_column(column, justify="right" if column in ("tokens", "status", "TTFT s", "all s") else "left")
+    for column in ("request", "tokens", "phase", "node", "why", "HTTP", "TTFT", "all"):
+        table.add_column(column, justify="right" if column in ("tokens", "HTTP", "TTFT", "all") else "left")
     turns = asyncio.Semaphore(CONCURRENCY)
 
     async def send(request: Ask) -> tuple[Ask, Answer]:
@@ -177,7 +181,7 @@ def _row(request: Ask, answer: Answer) -> tuple[str, ...]:
     return (
         request.label,
         answer.tokens or "-",
-        (answer.phase or "-").removesuffix("-heavy"),
+        answer.phase or "-",
         node if answer.chosen in (answer.engine, None) else f"[red]{node}, not {answer.chosen}[/red]",
         answer.reason or "-",
         str(answer.status) if answer.served else f"[red]{answer.status}[/red]",
@@ -200,10 +204,12 @@ def _say_fault(console: Console, fault: str) -> None:
 def _say_where(console: Console, system: _System) -> None:
     console.print(
         "\nEverything stays up. Send more:\n"
-        f"  curl {system.envoy.url}/v1/chat/completions -i -H 'content-type: application/json' \\\n"
-        f"""    -d '{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "Hello"}}]}}'\n"""
-        f"Nodes and decisions:  http://{system.serve.admin}/nodes  http://{system.serve.admin}/decisions\n"
-        f"Envoy's admin page:   {system.envoy.admin_url}\n"
+        f"  curl -i {system.envoy.url}/v1/chat/completions \\\n"
+        "    -H 'content-type: application/json' \\\n"
+        f"""    -d '{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "Hi"}}]}}'\n"""
+        f"Nodes:               http://{system.serve.admin}/nodes\n"
+        f"Decisions:           http://{system.serve.admin}/decisions?limit=3\n"
+        f"Envoy's admin page:  {system.envoy.admin_url}\n"
         "Stop with Ctrl-C.",
         highlight=False,
         markup=False,

@@ -112,7 +112,7 @@ def mixed(model: str, count: int) -> list[Ask]:
     handbook = "Company handbook. " + " ".join(f"Rule {n}: be kind to node {n}." for n in range(300))
     kinds = (
         lambda n: Ask("chat", "/v1/chat/completions", chat(model, f"Hello {n}", output_tokens=24, stream=True)),
-        lambda n: Ask("chat whole", "/v1/chat/completions", chat(model, f"Hi {n}", output_tokens=16, stream=False)),
+        lambda n: Ask("chat once", "/v1/chat/completions", chat(model, f"Hi {n}", output_tokens=16, stream=False)),
         lambda n: Ask(
             "handbook",
             "/v1/chat/completions",

@@ -21,6 +21,7 @@ _OPTIONS = [
     # A router that is gone without a word is noticed by unanswered pings.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),  # what gRPC 1.85 goes by
     # An address where nobody answers at all is given up after this, instead of gRPC's 20 s: a router that comes back
     # elsewhere under the same name is then looked for anew.
     ("grpc.min_reconnect_backoff_ms", 3_000),

@@ -56,7 +56,7 @@ class InferenceRequest(Struct, frozen=True):
     output_tokens_max: int | None = None
     """What the client allows; `None`: it does not say."""
     sequences: int = 1
-    """`n`: answers asked for, all from one prompt."""
+    """Answers to be made: prompts × `n`, a bounded number."""
     trace_id: str = ""
     """The `x-request-id` that Envoy set or passed on, cut to 128 characters; only to be shown."""
 

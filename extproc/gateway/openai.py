@@ -134,6 +134,9 @@ def parse(endpoint: Endpoint, body: bytes, items_max: int) -> ParsedBody | BodyF
         return BodyFault("model: wanted the name of a model, got nothing", "model")
     if len(fields.model) > MODEL_CHARS_MAX:
         return BodyFault(f"model: wanted at most {MODEL_CHARS_MAX} characters, got {len(fields.model)}", "model")
+    if not fields.model.isprintable():
+        # It stands in reasons, and Envoy may copy those into headers: a line break there would split the response.
+        return BodyFault(f"model: wanted printable characters, got {fields.model!r:.80}", "model")
     if isinstance(fields, _Chat) and fields.messages is None:
         return BodyFault("messages: wanted an array, got nothing", "messages")
     limits: dict[str, int] = {}

@@ -5,16 +5,15 @@
        └───────────────────┴── nothing to count, or a refusal ────────────────────► DECIDED
 
 OPENED    Nothing has come. The headers tell whether there is a body, whether it is inference, and how many bytes the
-          client claims. Those are reserved here, before Envoy buffers them. No body, or no inference: the fallback's
-          node is named in the reply to the headers.
-BODY      Pieces are gathered until the body is whole; how it was cut never matters. What exceeds the claim is reserved
-          as it comes. Over a limit the client is answered at once. Whole: parsed, and the tokens asked for.
+          client claims. A large claim must find room here, before Envoy buffers the body. No body, or no inference: the
+          fallback's node is named in the reply to the headers.
+BODY      Pieces are gathered until the body is whole; how it was cut never matters. Each must find room as it comes.
+          Over a limit the client is answered at once. Whole: parsed, and the tokens asked for.
 COUNTING  The one state that waits for us and not for Envoy.
 DECIDED   The reply to the latest message carried the decision. Whatever comes now is acknowledged. The stream stays
           open for as long as the response runs: closing the session ends the balancer's reservation.
 
-Bytes are reserved from the headers on until they are no longer held: the decision, or the stream's end; a body that
-nobody reads, until it has come and was dropped.
+Room is given back at the decision, or at the stream's end; that of a body that nobody reads, when it has come.
 """
 
 import enum
@@ -73,8 +72,9 @@ class Session:
         "_balancer",
         "_body_in_one",
         "_budget",
+        "_bytes_claimed",
         "_bytes_come",
-        "_bytes_reserved",
+        "_bytes_held",
         "_chunks",
         "_endpoint",
         "_limits",
@@ -108,7 +108,8 @@ class Session:
         self._body_in_one = False
         self._chunks: list[bytes] = []
         self._bytes_come = 0
-        self._bytes_reserved = 0
+        self._bytes_claimed = 0
+        self._bytes_held = 0
         self._parsed: openai.ParsedBody | None = None
         self.decision: Decision | None = None
         """The balancer's; `None` as well where a client was refused without asking it."""
@@ -158,7 +159,7 @@ class Session:
         self._body_in_one = headers.body_in_one
         self._state = _State.BODY
         if not headers.end_of_stream:
-            refusal = self._reserve(headers.content_length or 0)
+            refusal = self._claim(headers.content_length or 0)
             if refusal is not None:
                 return refusal
             self._endpoint = openai.endpoint_of(headers.method, headers.path)
@@ -167,8 +168,7 @@ class Session:
         return _ACKNOWLEDGE
 
     def _body(self, body: RequestBody, now_s: float) -> Action:
-        self._bytes_come += len(body.data)
-        refusal = self._reserve(self._bytes_come)
+        refusal = self._hold(len(body.data))
         if refusal is not None:
             return refusal
         self._chunks.append(body.data)
@@ -232,25 +232,44 @@ class Session:
             return openai.PROMPT_FIELD[self._endpoint]
         return None
 
-    def _reserve(self, total: int) -> Respond | None:
-        """Reserve up to this many bytes in all; the answer to the client where that is too much."""
-        if total > self._limits.body_bytes_max:
-            message = f"The request body is larger than {self._limits.body_bytes_max} bytes."
-            return self._respond(_TOO_LARGE, message)
-        more = total - self._bytes_reserved
-        if more <= 0:
-            return None
-        if not self._budget.reserve(more):
-            message = "The bodies of running requests fill the memory set aside for them; try again."
-            return self._respond(Refusal.OVERLOADED.value, message, retry_after_s=BUDGET_RETRY_AFTER_S)
-        self._bytes_reserved = total
+    def _claim(self, amount: int) -> Respond | None:
+        """What the headers announce; the answer to the client where that is too much."""
+        if amount > self._limits.body_bytes_max:
+            return self._too_large()
+        if amount >= self._limits.body_claim_bytes_min:
+            if not self._budget.claim(amount):
+                return self._no_room()
+            self._bytes_claimed = amount
         return None
+
+    def _hold(self, amount: int) -> Respond | None:
+        """What has come of the body; the answer to the client where it is too much."""
+        self._give_back_claim()
+        self._bytes_come += amount
+        if self._bytes_come > self._limits.body_bytes_max:
+            return self._too_large()
+        if not self._budget.hold(amount):
+            return self._no_room()
+        self._bytes_held += amount
+        return None
+
+    def _too_large(self) -> Respond:
+        return self._respond(_TOO_LARGE, f"The request body is larger than {self._limits.body_bytes_max} bytes.")
+
+    def _no_room(self) -> Respond:
+        message = "The bodies of running requests fill the memory set aside for them; try again."
+        return self._respond(Refusal.OVERLOADED.value, message, retry_after_s=BUDGET_RETRY_AFTER_S)
+
+    def _give_back_claim(self) -> None:
+        self._budget.unclaim(self._bytes_claimed)
+        self._bytes_claimed = 0
 
     def _drop_body(self) -> None:
         self._chunks.clear()
         self._parsed = None
-        self._budget.release(self._bytes_reserved)
-        self._bytes_reserved = 0
+        self._give_back_claim()
+        self._budget.release(self._bytes_held)
+        self._bytes_held = 0
 
     def _respond(
         self,

@@ -38,13 +38,16 @@ class Talk:
         budget: BodyBudget | None = None,
         body_bytes_max: int = 10_000,
         body_items_max: int = 1000,
+        body_claim_bytes_min: int = 0,
         policy: RoutingPolicy = POLICY,
         policy_fault: str | None = None,
         tokens: TokenCount = TokenCount(10, exact=True),  # noqa: B008
         request_id: str = "r1",
     ) -> None:
         self.budget = budget or BodyBudget(100_000)
-        limits = ServeLimits(body_bytes_max=body_bytes_max, body_items_max=body_items_max)
+        limits = ServeLimits(
+            body_bytes_max=body_bytes_max, body_items_max=body_items_max, body_claim_bytes_min=body_claim_bytes_min
+        )
         self.session = Session(balancer, policy, policy_fault, self.budget, limits, request_id)
         self.tokens = tokens
         self.asked: list[CountTokens] = []

@@ -361,3 +361,11 @@ def test_an_error_body_has_the_shape_that_clients_read() -> None:
         "error": {"message": "no", "type": "invalid_request_error", "param": "model", "code": "model_not_found"}
     }
     assert json.loads(error_body("no", "server_error", "x"))["error"]["param"] is None
+
+
+@pytest.mark.parametrize("model", ["a\r\nx-injected: 1\r\n\r\nboo", "a\0", "a\x1b[2J", "a\u2028b"])
+def test_a_model_that_cannot_be_printed_is_a_fault_that_can(model: str) -> None:
+    fault = parse(CHAT, json.dumps({"model": model, "messages": []}).encode(), 1000)
+    assert isinstance(fault, BodyFault)
+    assert fault.param == "model"
+    assert fault.message.isprintable()

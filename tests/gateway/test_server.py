@@ -258,7 +258,7 @@ async def test_when_the_fallback_fails_too_the_request_continues(monkeypatch: py
 
 async def test_hundreds_of_streams_with_every_fate_leave_nothing_behind() -> None:
     fate = random.Random(1)
-    limits = ServeLimits(body_bytes_max=50_000, body_bytes_total_max=200_000)
+    limits = ServeLimits(body_bytes_max=50_000, body_bytes_total_max=200_000, body_claim_bytes_min=0)
     async with wire(snapshot("a"), snapshot("b"), limits=limits) as envoy:
 
         async def one() -> None:

@@ -39,7 +39,9 @@ async def test_a_body_little_over_the_limit_is_413_and_one_far_over_it_fails_onl
 
 
 async def test_bodies_over_the_budget_are_429_before_they_come() -> None:
-    async with wire(limits=ServeLimits(body_bytes_max=10_000, body_bytes_total_max=10_000)) as envoy:
+    async with wire(
+        limits=ServeLimits(body_bytes_max=10_000, body_bytes_total_max=10_000, body_claim_bytes_min=0)
+    ) as envoy:
         first = envoy.open()
         await ask(first, head(content_length=9000))
         reply = await ask(envoy.open(), head(content_length=1001))

@@ -268,6 +268,31 @@ def test_bodies_over_the_budget_are_429_at_the_headers_and_their_end_makes_room(
     assert budget.bytes_reserved == 400
 
 
+def test_claims_that_send_nothing_shut_out_long_bodies_only() -> None:
+    fleet = balancer(snapshot("a"))
+    budget = BodyBudget(1000)
+    idle = Talk(fleet, budget=budget, body_claim_bytes_min=500, request_id="idle")
+    assert idle.say(headers(content_length=1000)) == ACKNOWLEDGE
+    long = Talk(fleet, budget=budget, body_claim_bytes_min=500, request_id="long")
+    assert error_of(long.say(headers(content_length=500)))["status"] == 429
+    short = Talk(fleet, budget=budget, body_claim_bytes_min=500, request_id="short")
+    assert short.say(headers(content_length=499)) == ACKNOWLEDGE
+    assert destination_of(short.say(whole(chat())))
+    idle.session.close()
+    assert budget.bytes_reserved == 0
+
+
+def test_bodies_that_have_come_fill_the_budget_whatever_they_claimed() -> None:
+    fleet = balancer(snapshot("a"))
+    budget = BodyBudget(100)
+    first = Talk(fleet, budget=budget, body_claim_bytes_min=1000, request_id="first")
+    first.say(headers(content_length=1), RequestBody(b"x" * 90, end_of_stream=False))
+    second = Talk(fleet, budget=budget, body_claim_bytes_min=1000, request_id="second")
+    second.say(headers(content_length=1))
+    assert error_of(second.say(RequestBody(b"x" * 11, end_of_stream=False)))["status"] == 429
+    assert budget.bytes_held == 90
+
+
 def test_a_body_without_a_claim_is_reserved_as_it_comes() -> None:
     fleet = balancer(snapshot("a"))
     budget = BodyBudget(100)
@@ -366,7 +391,8 @@ def test_no_conversation_raises_or_leaks(streams: list[list[Event]], order: Any,
             assert talks[number].session.decided
         if isinstance(action, Respond):
             assert 400 <= action.status <= 503
-        assert 0 <= budget.bytes_reserved <= 4000
+        assert 0 <= budget.bytes_claimed <= 4000
+        assert 0 <= budget.bytes_held <= 4000
     for talk in talks:
         if recovers:
             talk.session.recover(NOW_S)

@@ -90,7 +90,7 @@ class Wire:
         return line in self.metrics.page(()).decode().splitlines()
 
 
-LIMITS = ServeLimits(body_bytes_max=100_000, body_bytes_total_max=1_000_000)
+LIMITS = ServeLimits(body_bytes_max=100_000, body_bytes_total_max=1_000_000, body_claim_bytes_min=0)
 
 
 PATIENCE = {"grpc.keepalive_time_ms": 100, "grpc.keepalive_timeout_ms": 10, "grpc.http2.ping_timeout_ms": 10}
