@@ -163,7 +163,7 @@ def agent(
     For one engine:
       extproc agent --router 127.0.0.1:9004 --node-id gpu-1 --engine http://127.0.0.1:8000 \\
         --host 127.0.0.1:8000 --engine-kind vllm --interval 1s --weight 1
-    For several, from a file:
+    For several, from a file as docs/agent.md shows:
       extproc agent --config agent.yaml
     What would be reported, and why a signal is absent:
       extproc agent --node-id gpu-1 --engine http://127.0.0.1:8000 --print

@@ -19,6 +19,7 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 from extproc import address, yamlfile
@@ -79,6 +80,10 @@ Pattern = Annotated[str, Field(min_length=1, max_length=256)]
 _SETTINGS = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+def _any_port(listen: Address) -> bool:
+    return isinstance(listen, TcpAddress) and listen.port == 0
+
+
 class Listen(BaseModel):
     """Where the three servers listen: `host:port`, `[ipv6]:port` or `unix:/path`. Port 0 takes a free one."""
 
@@ -90,6 +95,15 @@ class Listen(BaseModel):
     """gRPC for the agents beside the engines."""
     admin: AnyAddress = TcpAddress("127.0.0.1", 9090)
     """HTTP for operators: health, metrics, nodes, decisions. It has no login: keep it on a trusted network."""
+
+    @field_validator("agents", "admin")
+    @classmethod
+    def _of_its_own(cls, listen: Address, info: ValidationInfo) -> Address:
+        taken = [name for name, other in info.data.items() if other == listen and not _any_port(other)]
+        if taken:
+            msg = f"an address of its own, not that of {taken[0]}"
+            raise ValueError(msg)
+        return listen
 
 
 class ServeLimits(BaseModel):
@@ -186,6 +200,14 @@ class Config(BalancerSettings):
     tokens: TokenSettings = TokenSettings()
     drain_s: float = Field(10.0, ge=0, le=600)
     """After SIGTERM: how long requests that are still being decided may take before they are cut off."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_is_default(cls, settings: object) -> object:
+        """A section whose keys are all commented out is empty, not wrong."""
+        if not isinstance(settings, dict):
+            return settings
+        return {key: value for key, value in settings.items() if value is not None or key not in cls.model_fields}
 
     @field_validator("policies", mode="before")
     @classmethod

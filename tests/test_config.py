@@ -232,3 +232,15 @@ def test_loopback_hosts_can_be_asked_for() -> None:
     config = parse({"listen": {"agents": "0.0.0.0:9004"}, "hosts_allowed": ["127.0.0.0/8"]})
     assert isinstance(config, Config)
     assert [str(network) for network in config.hosts_allowed] == ["127.0.0.0/8"]
+
+
+def test_a_section_without_content_is_its_default() -> None:
+    assert parse({"listen": None, "nodes": None, "drain_s": None}) == Config()
+    assert faults(parse({"lsten": None})) == ["lsten: wanted a known key, got None"]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:9002", "unix:/run/one"])
+def test_two_servers_cannot_listen_at_one_address(address: str) -> None:
+    told = faults(parse({"listen": {"extproc": address, "agents": address}}))
+    assert told == [f"listen.agents: wanted an address of its own, not that of extproc, got {address!r}"]
+    assert isinstance(parse({"listen": {"extproc": "127.0.0.1:0", "agents": "127.0.0.1:0"}}), Config)

@@ -1,9 +1,10 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from extproc.address import TcpAddress, UnixAddress
-from extproc.agent.settings import AgentConfig, EngineKind, parse, read
+from extproc.agent.settings import AgentConfig, EngineConfig, EngineKind, parse, read
 
 ENGINE = {"node_id": "gpu-1", "engine": "http://127.0.0.1:8000"}
 
@@ -102,3 +103,12 @@ def test_a_file_is_read_and_its_faults_are_told(tmp_path: Path) -> None:
     path.write_text("engines: []\nengines: []\n")
     assert isinstance(read(path), list)
     assert isinstance(read(tmp_path / "missing.yaml"), list)
+
+
+def test_the_documented_example_is_the_defaults_and_names_every_key() -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "agent.md").read_text()
+    example = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
+    least = {"engines": [{"node_id": "gpu-1", "engine": "http://127.0.0.1:8000"}]}
+    assert parse(example) == parse(least)
+    assert example.keys() == AgentConfig.model_fields.keys()
+    assert example["engines"][0].keys() == EngineConfig.model_fields.keys()

@@ -139,7 +139,7 @@ async def agentless_system(
     bootstrap.write_text(shipped)
     async with Fleet(folder) as fleet:
         engine = await fleet.engine("gpu-1", MODEL)
-        serve = await fleet.serve(CONFIG)
+        serve = await fleet.serve(CONFIG | {"nodes": CONFIG["nodes"] | {"settle_s": 0}})
         envoy = await fleet.envoy(serve, [engine.address], bootstrap=bootstrap)
         system = System(fleet, client, envoy, serve, [engine])
         async with Reporter(serve.agents) as reporter:

@@ -47,7 +47,7 @@ async def test_the_access_log_says_what_was_decided_and_why(system: System) -> N
     assert (line["cluster"], line["code"], str(line["tokens"])) == ("chosen-node", 200, answer.tokens)
     assert line["host"] == str(next(one.address for one in system.engines if one.name == answer.engine))
     decisions = (await system.fleet.json(f"http://{system.serve.admin}/decisions?limit=50"))["decisions"]
-    assert "one-of-ours" in {one["trace_id"] for one in decisions}, "the same id leads to /decisions"
+    assert "one-of-ours" in {one["x_request_id"] for one in decisions}, "the same id leads to /decisions"
 
 
 async def test_each_route_has_its_own_policy(system: System) -> None:
