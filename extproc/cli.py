@@ -238,10 +238,10 @@ def emulate(log_format: str, log_level: str, **options: Any) -> None:
       extproc emulate --listen 127.0.0.1:8002 --name gpu-2 --model demo --speed 0.5
     """
     from extproc.ops import logs
-    from extproc.sim import emulator
+    from extproc.sim import emulator, emulatorsettings
 
     try:
-        settings = emulator.EmulatorSettings(**options)
+        settings = emulatorsettings.EmulatorSettings(**options)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     logs.configure(logs.LogFormat(log_format), log_level)

@@ -19,7 +19,7 @@ from extproc.agent.settings import AgentConfig, EngineKind
 from extproc.config import Config
 from extproc.ops.logs import LogFormat
 from extproc.sim import emulator
-from extproc.sim.emulator import EmulatorSettings
+from extproc.sim.emulatorsettings import EmulatorSettings
 from tests.tokens.bpe import train
 
 

@@ -20,26 +20,40 @@ class BodyBudget:
         """All that has to be given back some time."""
         return self.bytes_claimed + self.bytes_held
 
+
+class BodyShare:
+    """One stream's share of the budget. `give_back` must be called in the end; it may be called again."""
+
+    __slots__ = ("_budget", "_claimed", "_held")
+
+    def __init__(self, budget: BodyBudget) -> None:
+        self._budget = budget
+        self._claimed = 0
+        self._held = 0
+
     def claim(self, amount: int) -> bool:
-        """Announce a body, or not where it does not fit beside all others."""
-        if self.bytes_reserved + amount > self.bytes_max:
+        """Announce the body, or not where it does not fit beside all others. Once, before any of it has come."""
+        if self._budget.bytes_reserved + amount > self._budget.bytes_max:
             return False
-        self.bytes_claimed += amount
+        self._budget.bytes_claimed += amount
+        self._claimed = amount
         return True
 
     def hold(self, amount: int) -> bool:
-        """Take what has come, or not where it does not fit beside what has come before."""
-        if self.bytes_held + amount > self.bytes_max:
+        """Take so many more bytes that have come, or not where they do not fit beside what has come before."""
+        self._unclaim()
+        if self._budget.bytes_held + amount > self._budget.bytes_max:
             return False
-        self.bytes_held += amount
+        self._budget.bytes_held += amount
+        self._held += amount
         return True
 
-    def unclaim(self, amount: int) -> None:
-        """The announced body has come, or never will."""
-        assert 0 <= amount <= self.bytes_claimed, "more than was claimed"
-        self.bytes_claimed -= amount
+    def give_back(self) -> None:
+        """The body is dropped, or will not come."""
+        self._unclaim()
+        self._budget.bytes_held -= self._held
+        self._held = 0
 
-    def release(self, amount: int) -> None:
-        """Give back what was held."""
-        assert 0 <= amount <= self.bytes_held, "more than was held"
-        self.bytes_held -= amount
+    def _unclaim(self) -> None:
+        self._budget.bytes_claimed -= self._claimed
+        self._claimed = 0

@@ -21,17 +21,18 @@ from typing import assert_never
 
 from extproc.config import ServeLimits
 from extproc.core.balancer import Balancer
-from extproc.core.decision import Chosen, Decision, Refusal, Refused, Unknown
+from extproc.core.decision import Chosen, Decision, Refused, Unknown
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import Endpoint, InferenceRequest, TokenCount
-from extproc.gateway import openai
-from extproc.gateway.budget import BodyBudget
+from extproc.gateway import answers, openai
+from extproc.gateway.budget import BodyBudget, BodyShare
 from extproc.gateway.conversation import (
     Acknowledge,
     Action,
     Continue,
     CountTokens,
     Event,
+    Metadata,
     RequestBody,
     RequestHeaders,
     RequestTrailers,
@@ -44,17 +45,6 @@ from extproc.gateway.conversation import (
 BUDGET_RETRY_AFTER_S = 1
 """What clients are told to wait when bodies fill their share of memory."""
 
-_TOO_LARGE = "request_too_large"
-_INVALID = "invalid_request"
-_ERRORS = {
-    Refusal.OVERLOADED.value: (429, "rate_limit_error"),
-    Refusal.NO_READY_NODE.value: (503, "server_error"),
-    Refusal.MODEL_NOT_FOUND.value: (404, "invalid_request_error"),
-    Refusal.CONTEXT_LENGTH_EXCEEDED.value: (400, "invalid_request_error"),
-    _INVALID: (400, "invalid_request_error"),
-    _TOO_LARGE: (413, "invalid_request_error"),
-}
-"""Status and type of each code that an error body can carry."""
 _ACKNOWLEDGE = Acknowledge()
 
 
@@ -71,10 +61,7 @@ class Session:
     __slots__ = (
         "_balancer",
         "_body_in_one",
-        "_budget",
-        "_bytes_claimed",
         "_bytes_come",
-        "_bytes_held",
         "_chunks",
         "_endpoint",
         "_limits",
@@ -82,6 +69,7 @@ class Session:
         "_policy",
         "_policy_fault",
         "_request_id",
+        "_share",
         "_state",
         "_trace_id",
         "decision",
@@ -99,7 +87,7 @@ class Session:
         self._balancer = balancer
         self._policy = policy
         self._policy_fault = policy_fault
-        self._budget = body_budget
+        self._share = BodyShare(body_budget)
         self._limits = limits
         self._request_id = request_id
         self._trace_id = ""
@@ -108,8 +96,6 @@ class Session:
         self._body_in_one = False
         self._chunks: list[bytes] = []
         self._bytes_come = 0
-        self._bytes_claimed = 0
-        self._bytes_held = 0
         self._parsed: openai.ParsedBody | None = None
         self.decision: Decision | None = None
         """The balancer's; `None` as well where a client was refused without asking it."""
@@ -179,7 +165,7 @@ class Session:
         assert self._endpoint is not None, "only bodies of inference paths are gathered"
         parsed = openai.parse(self._endpoint, b"".join(self._chunks), self._limits.body_items_max)
         if isinstance(parsed, openai.BodyFault):
-            return self._respond(_INVALID, parsed.message, parsed.param)
+            return self._respond(answers.INVALID, parsed.message, parsed.param)
         self._parsed = parsed
         self._chunks.clear()
         self._state = _State.COUNTING
@@ -219,57 +205,38 @@ class Session:
             case Unknown(reason=reason):
                 return Continue(self._metadata("unknown", reason, decision))
             case Refused(refusal=refusal, message=message, retry_after_s=retry_after_s):
-                param = self._param(refusal)
+                param = answers.field_of(refusal, self._endpoint)
                 return self._respond(refusal.value, message, param, retry_after_s, decision)
             case _:
                 assert_never(outcome)
-
-    def _param(self, refusal: Refusal) -> str | None:
-        """The field that a refusal is about."""
-        if refusal is Refusal.MODEL_NOT_FOUND:
-            return "model"
-        if refusal is Refusal.CONTEXT_LENGTH_EXCEEDED and self._endpoint is not None:
-            return openai.PROMPT_FIELD[self._endpoint]
-        return None
 
     def _claim(self, amount: int) -> Respond | None:
         """What the headers announce; the answer to the client where that is too much."""
         if amount > self._limits.body_bytes_max:
             return self._too_large()
-        if amount >= self._limits.body_claim_bytes_min:
-            if not self._budget.claim(amount):
-                return self._no_room()
-            self._bytes_claimed = amount
+        if amount >= self._limits.body_claim_bytes_min and not self._share.claim(amount):
+            return self._no_room()
         return None
 
     def _hold(self, amount: int) -> Respond | None:
         """What has come of the body; the answer to the client where it is too much."""
-        self._give_back_claim()
         self._bytes_come += amount
         if self._bytes_come > self._limits.body_bytes_max:
             return self._too_large()
-        if not self._budget.hold(amount):
-            return self._no_room()
-        self._bytes_held += amount
-        return None
+        return None if self._share.hold(amount) else self._no_room()
 
     def _too_large(self) -> Respond:
-        return self._respond(_TOO_LARGE, f"The request body is larger than {self._limits.body_bytes_max} bytes.")
+        message = f"The request body is larger than {self._limits.body_bytes_max} bytes."
+        return self._respond(answers.TOO_LARGE, message)
 
     def _no_room(self) -> Respond:
         message = "The bodies of running requests fill the memory set aside for them; try again."
-        return self._respond(Refusal.OVERLOADED.value, message, retry_after_s=BUDGET_RETRY_AFTER_S)
-
-    def _give_back_claim(self) -> None:
-        self._budget.unclaim(self._bytes_claimed)
-        self._bytes_claimed = 0
+        return self._respond(answers.OVERLOADED, message, retry_after_s=BUDGET_RETRY_AFTER_S)
 
     def _drop_body(self) -> None:
         self._chunks.clear()
         self._parsed = None
-        self._give_back_claim()
-        self._budget.release(self._bytes_held)
-        self._bytes_held = 0
+        self._share.give_back()
 
     def _respond(
         self,
@@ -281,32 +248,7 @@ class Session:
     ) -> Respond:
         self._drop_body()
         self._state = _State.DECIDED
-        status, kind = _ERRORS[code]
-        headers = [("content-type", "application/json")]
-        if retry_after_s is not None:
-            headers.append(("retry-after", str(retry_after_s)))
-        return Respond(
-            status=status,
-            code=code,
-            body=openai.error_body(message, kind, code, param),
-            headers=tuple(headers),
-            metadata=self._metadata(code, message, decision),
-        )
+        return answers.error(code, message, param, retry_after_s, self._metadata(code, message, decision))
 
-    def _metadata(self, outcome: str, reason: str, decision: Decision | None) -> dict[str, str | int | bool]:
-        """What access logs shall show; what is not known is absent."""
-        metadata: dict[str, str | int | bool] = {"outcome": outcome, "reason": reason, "policy": self._policy.name}
-        if self._policy_fault is not None:
-            metadata["policy_error"] = self._policy_fault
-        if decision is None:
-            return metadata
-        metadata["strategy"] = decision.strategy
-        if decision.phase is not None:
-            metadata["phase"] = decision.phase.value
-        if decision.prompt_tokens is not None:
-            metadata["tokens"] = decision.prompt_tokens
-            metadata["tokens_exact"] = decision.tokens_exact
-        if isinstance(decision.outcome, Chosen):
-            metadata["node"] = decision.outcome.node_id
-            metadata["host"] = decision.outcome.host
-        return metadata
+    def _metadata(self, outcome: str, reason: str, decision: Decision | None) -> Metadata:
+        return answers.metadata_of(outcome, reason, self._policy.name, self._policy_fault, decision)

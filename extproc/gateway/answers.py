@@ -1,0 +1,65 @@
+"""What we answer clients ourselves, and what access logs are told of a request."""
+
+from extproc.core.decision import Chosen, Decision, Refusal
+from extproc.core.request import Endpoint
+from extproc.gateway import openai
+from extproc.gateway.conversation import Metadata, Respond
+
+INVALID = "invalid_request"
+TOO_LARGE = "request_too_large"
+OVERLOADED = Refusal.OVERLOADED.value
+
+_ERRORS = {
+    OVERLOADED: (429, "rate_limit_error"),
+    Refusal.NO_READY_NODE.value: (503, "server_error"),
+    Refusal.MODEL_NOT_FOUND.value: (404, "invalid_request_error"),
+    Refusal.CONTEXT_LENGTH_EXCEEDED.value: (400, "invalid_request_error"),
+    INVALID: (400, "invalid_request_error"),
+    TOO_LARGE: (413, "invalid_request_error"),
+}
+"""Status and type of each code that an error body can carry."""
+
+
+def error(code: str, message: str, param: str | None, retry_after_s: int | None, metadata: Metadata) -> Respond:
+    """An answer in the shape that OpenAI's clients know."""
+    status, kind = _ERRORS[code]
+    headers = [("content-type", "application/json")]
+    if retry_after_s is not None:
+        headers.append(("retry-after", str(retry_after_s)))
+    return Respond(
+        status=status,
+        code=code,
+        body=openai.error_body(message, kind, code, param),
+        headers=tuple(headers),
+        metadata=metadata,
+    )
+
+
+def field_of(refusal: Refusal, endpoint: Endpoint | None) -> str | None:
+    """The field of the body that a refusal is about."""
+    if refusal is Refusal.MODEL_NOT_FOUND:
+        return "model"
+    if refusal is Refusal.CONTEXT_LENGTH_EXCEEDED and endpoint is not None:
+        return openai.PROMPT_FIELD[endpoint]
+    return None
+
+
+def metadata_of(
+    outcome: str, reason: str, policy: str, policy_fault: str | None, decision: Decision | None
+) -> dict[str, str | int | bool]:
+    """What access logs shall show; what is not known is absent."""
+    metadata: dict[str, str | int | bool] = {"outcome": outcome, "reason": reason, "policy": policy}
+    if policy_fault is not None:
+        metadata["policy_error"] = policy_fault
+    if decision is None:
+        return metadata
+    metadata["strategy"] = decision.strategy
+    if decision.phase is not None:
+        metadata["phase"] = decision.phase.value
+    if decision.prompt_tokens is not None:
+        metadata["tokens"] = decision.prompt_tokens
+        metadata["tokens_exact"] = decision.tokens_exact
+    if isinstance(decision.outcome, Chosen):
+        metadata["node"] = decision.outcome.node_id
+        metadata["host"] = decision.outcome.host
+    return metadata
