@@ -326,7 +326,9 @@ async def test_run_does_not_outlive_its_engine(http: aiohttp.ClientSession, monk
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_run_says_where_it_listens_and_ends_at_a_signal(http: aiohttp.ClientSession, number: int) -> None:
     code = (
-        "import asyncio, structlog; from extproc.sim.emulator import run; from extproc.sim.emulatorsettings import EmulatorSettings\n"
+        "import asyncio, structlog\n"
+        "from extproc.sim.emulator import run\n"
+        "from extproc.sim.emulatorsettings import EmulatorSettings\n"
         "structlog.configure(processors=[structlog.processors.JSONRenderer()])\n"
         "asyncio.run(run(EmulatorSettings(name='gpu-9', model='tiny')))"
     )
