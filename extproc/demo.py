@@ -206,7 +206,7 @@ def _say_where(console: Console, system: _System) -> None:
         "\nEverything stays up. Send more:\n"
         f"  curl -i {system.envoy.url}/v1/chat/completions \\\n"
         "    -H 'content-type: application/json' \\\n"
-        f"""    -d '{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "Hi"}}]}}'\n"""
+        f"""    -d '{{"model": "{MODEL}", "max_tokens": 16, "messages": [{{"role": "user", "content": "Hi"}}]}}'\n"""
         f"Nodes:               http://{system.serve.admin}/nodes\n"
         f"Decisions:           http://{system.serve.admin}/decisions?limit=3\n"
         f"Envoy's admin page:  {system.envoy.admin_url}\n"

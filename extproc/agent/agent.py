@@ -49,6 +49,7 @@ async def run(config: AgentConfig, stop: asyncio.Event | None = None) -> None:
                 if task.done():
                     task.result()  # none of them ends by itself, except by an error of ours
         finally:
+            log.info("stopping", nodes=[node.node_id for node in nodes][:10])
             await _cancel([waiting, *looking])
             for link in links:
                 link.leave()
@@ -144,9 +145,10 @@ class _Node:
             self._state_logged = state
             shown = "no address" if state is None else state.value
             tell = log.info if state is NodeState.READY else log.warning
-            tell("node state", node_id=self.node_id, state=shown, reason=self.absent.get("ready"))
-        if state is NodeState.LOADING:
-            return  # all of it is absent, for one reason that is logged
+            reason = self.absent.get("host") or self.absent.get("ready")
+            tell("node state", node_id=self.node_id, state=shown, reason=reason)
+        if state is not NodeState.READY:
+            return  # all of it is absent or reaches nobody, for one reason that is logged
         for name, reason in self.absent.items():
             if reason in _NOTHING_WRONG or name == "ready" or (name, reason) in self._absent_logged:
                 continue

@@ -118,6 +118,7 @@ class RouterLink:
         for report in self._latest.values():
             await call.write(goodbye_message(report))
         await call.done_writing()
+        self._log.info("goodbye said", nodes=len(self._latest))
 
     async def _read(self, call: Call) -> None:
         while isinstance(message := await call.read(), RouterMessage):

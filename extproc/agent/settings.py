@@ -133,7 +133,7 @@ class AgentConfig(BaseModel):
     interval_s: Seconds = Field(1.0, ge=0.02, le=60)
     """How often each engine is looked at and reported. A router's `report_interval_s` should say the same."""
     scrape_timeout_s: Seconds = Field(1.0, ge=0.01, le=60)
-    """Longest look at an engine; one whose /health is late three times in a row is reported as loading."""
+    """Longest look at an engine; one whose /health is late ten times in a row is reported as loading."""
     models_interval_s: Seconds = Field(30.0, ge=0.02, le=3600)
     """How often the list of models is read again; after a restart it is read at once."""
     page_bytes_max: int = Field(4 * 1024 * 1024, ge=1024, le=1024**3)

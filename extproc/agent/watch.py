@@ -11,7 +11,7 @@ from extproc.agent.scrape import Answer, EnginePages, Unanswered
 from extproc.agent.settings import EngineKind
 from extproc.core.snapshot import NodeState, ServedModel
 
-LATE_LOOKS_MAX = 3
+LATE_LOOKS_MAX = 10
 """So many looks in a row must find /health late before an engine that was up counts as down."""
 
 _KIND = re.compile(r"^(vllm|llamacpp):", re.MULTILINE)

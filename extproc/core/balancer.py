@@ -14,7 +14,6 @@ from collections.abc import Collection
 from itertools import islice
 
 from extproc.core import filters
-from extproc.core.capacity import blocks_needed
 from extproc.core.decision import Chosen, Decision, Outcome, Refusal, Refused, Unknown
 from extproc.core.fallback import SmoothWeightedRoundRobin
 from extproc.core.learned import LearnedRates
@@ -156,8 +155,8 @@ class Balancer:
     def _reserve(self, request: InferenceRequest, node_id: str, now_s: float) -> None:
         view = self._table.get(node_id)
         assert view is not None, "only members are chosen"
-        blocks = blocks_needed(request.uncached_tokens, view.snapshot.kv_block_size_tokens)
-        self._ledger.open(Reservation(request.request_id, node_id, request.sequences, blocks or 0, now_s))
+        blocks = filters.blocks_taken(view, request)
+        self._ledger.open(Reservation(request.request_id, node_id, request.sequences, blocks, now_s))
         self._table.set_own(node_id, self._ledger.load(node_id))
 
     def _forget(self, node_id: str) -> None:

@@ -100,3 +100,17 @@ def why_full(node: NodeView, request: InferenceRequest, limits: Limits) -> str |
         if needed is not None and not too_large and one.kv_blocks_available - own.kv_blocks_unseen < needed:
             return "too few free KV blocks"
     return None
+
+
+def blocks_taken(node: NodeView, request: InferenceRequest) -> int:
+    """KV blocks that the request will take at the node; 0 where that is not known, and where the engine will refuse it.
+
+    An estimate may be longer than the context or the whole cache. Such a request goes to the engine for its answer,
+    and must not make the node look full to the others meanwhile.
+    """
+    one = node.snapshot
+    blocks = blocks_needed(request.uncached_tokens, one.kv_block_size_tokens)
+    length_tokens = context_length_tokens(node, request.model)
+    too_long = length_tokens is not None and request.prompt.tokens > length_tokens
+    too_large = blocks is not None and one.kv_blocks_total is not None and blocks > one.kv_blocks_total
+    return 0 if blocks is None or too_long or too_large else blocks

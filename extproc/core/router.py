@@ -49,8 +49,8 @@ def decide(
 
     Filters come first, from the most lasting to the most fleeting reason: model, context length, readiness,
     room. Full is not stale: where fresh nodes are ready and all of them full, the request is refused; the
-    fallback is for nodes of which nothing fresh is known. `models_left` are those whose last node said goodbye a
-    while ago at most: it may only be an agent's restart, so they are not called unknown.
+    fallback is for nodes of which nothing fresh is known. `models_left` are those whose last node left a
+    while ago at most: only its agent may have gone, so they are not called unknown.
     """
     if not nodes:
         return Verdict(Unknown("no node has reported yet"))

@@ -20,7 +20,7 @@ from extproc.core.snapshot import (
     Snapshot,
 )
 
-EARLIER_BOOTS_MAX = 8
+EARLIER_BOOTS_MAX = 64
 """Boots of a node that are remembered."""
 MODELS_LEFT_MAX = 4096
 """Models of departed nodes that are remembered."""
@@ -40,7 +40,7 @@ class SnapshotTable:
         self._views: dict[str, NodeView] = {}
         self._earlier_boots: dict[str, tuple[str, ...]] = {}
         self.models_left: dict[str, float] = {}
-        """Models of nodes that said goodbye within `member_s`, and when; the latest last, a bounded number."""
+        """Models of nodes that left within `member_s`, and when; the latest last, a bounded number."""
 
     def __len__(self) -> int:
         return len(self._views)
@@ -62,12 +62,7 @@ class SnapshotTable:
                 known = self._views.get(node_id)
                 if known is None or known.snapshot.boot_id != boot_id:
                     return Ignored("goodbye of a boot that is not known")
-                self._remove(node_id)
-                for model in known.context_lengths or ():
-                    self.models_left.pop(model, None)
-                    self.models_left[model] = now_s
-                while len(self.models_left) > MODELS_LEFT_MAX:
-                    del self.models_left[next(iter(self.models_left))]
+                self._remove(node_id, now_s)
                 return Applied()
             case _:
                 assert_never(event)
@@ -82,9 +77,9 @@ class SnapshotTable:
         """Forget nodes without a word for `member_s`; their ids."""
         until_s = now_s - self._limits.member_s
         gone = [node_id for node_id, view in self._views.items() if view.sampled_at_s <= until_s]
-        for node_id in gone:
-            self._remove(node_id)
         self.models_left = {model: left_s for model, left_s in self.models_left.items() if left_s > until_s}
+        for node_id in gone:
+            self._remove(node_id, now_s)
         return gone
 
     def _report(self, snapshot: Snapshot, now_s: float) -> Observation:
@@ -115,6 +110,11 @@ class SnapshotTable:
         self._views[snapshot.node_id] = NodeView(snapshot, now_s - snapshot.sample_age_s, lengths, own)
         return Applied()
 
-    def _remove(self, node_id: str) -> None:
-        del self._views[node_id]
+    def _remove(self, node_id: str, now_s: float) -> None:
+        gone = self._views.pop(node_id)
         self._earlier_boots.pop(node_id, None)
+        for model in gone.context_lengths or ():
+            self.models_left.pop(model, None)
+            self.models_left[model] = now_s
+        while len(self.models_left) > MODELS_LEFT_MAX:
+            del self.models_left[next(iter(self.models_left))]

@@ -17,6 +17,8 @@ from extproc.gateway.prompts import Gathered, Message, Prompts, is_null
 
 WHOLE_MAX: Final = 1_000_000_000
 """Token limits and sequences over this read as this: no node has such a context, and sums stay small."""
+_INT_DIGITS_MAX: Final = 20
+"""Longer integers are not read: Python takes quadratic time for them, and none that matters is long."""
 SEQUENCES_MAX: Final = 128
 """More answers than this weigh as this, or one request could make a node look full; OpenAI allows no more."""
 
@@ -103,7 +105,6 @@ PROMPT_FIELD: Final = {
 _LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens", "n")
 """Of the first three, the first one given holds."""
 
-_ITEM_MARKS: Final = (b",", b"[", b"{")
 
 _EXPECTED = re.compile(r"(?P<wanted>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)
 
@@ -119,11 +120,13 @@ def endpoint_of(method: str, path: str) -> Endpoint | None:
 def parse(endpoint: Endpoint, body: bytes, items_max: int) -> ParsedBody | BodyFault:
     """What routing needs of a body, or why it cannot be had. Raises for no input.
 
-    `items_max` bounds the body's commas and opening brackets and braces, those in texts included: so many values may
-    have to be built on the event loop, which waits for about 0.2 µs for each where they are small lists.
+    `items_max` bounds the body's items (see `items_of`): so many values may have to be built on the event loop, which
+    waits for about 0.2 µs for each where they are small lists.
     """
-    if len(body) > items_max and sum(map(body.count, _ITEM_MARKS)) > items_max:
-        return BodyFault(f"The request body has more than {items_max} commas and opening brackets or braces.", None)
+    if len(body) > items_max and items_of(body) > items_max:
+        return BodyFault(
+            f"The request body has more than {items_max} items: brackets, braces, a quarter of commas.", None
+        )
     try:
         fields = _decode(endpoint, body)
     except msgspec.ValidationError as error:
@@ -148,6 +151,14 @@ def parse(endpoint: Endpoint, body: bytes, items_max: int) -> ParsedBody | BodyF
                 return BodyFault(f"{name}: wanted a whole number, got {value!r:.40}", name)
             limits[name] = whole
     return _parsed(endpoint, fields, limits)
+
+
+def items_of(body: bytes) -> int:
+    """About how many values a body has that cost something: its opening brackets, braces and a quarter of its commas.
+
+    Those in texts count too. Commas weigh less, for numbers are cheap: a batch of embeddings has a million of them.
+    """
+    return body.count(b"[") + body.count(b"{") + body.count(b",") // 4
 
 
 def error_body(message: str, kind: str, code: str, param: str | None = None) -> bytes:
@@ -189,8 +200,12 @@ def _decode(endpoint: Endpoint, body: bytes) -> _AnyBody:
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
-        lenient = json.loads(body, parse_constant=lambda _: None)
+        lenient = json.loads(body, parse_constant=lambda _: None, parse_int=_bounded_int)
         return decoder.decode(json.dumps(lenient, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def _bounded_int(digits: str) -> int:
+    return int(digits) if len(digits) <= _INT_DIGITS_MAX else WHOLE_MAX
 
 
 def _fault_of(error: msgspec.ValidationError) -> BodyFault:

@@ -1,5 +1,6 @@
 """The shapes in which bodies of OpenAI's API carry prompts, and what has to be counted of them."""
 
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -31,6 +32,15 @@ Prompts = str | list[str | int | list[str | int] | Part] | None
 """One prompt or several, as text or token ids. llama.cpp mixes them, and takes objects too."""
 
 
+# A run of them at once, since a pair of surrogates is one character.
+_ESCAPES = re.compile(r"(?:\\u[0-9a-fA-F]{4})+")
+
+
+def _unescaped(run: re.Match[str]) -> str:
+    units = bytes.fromhex(run[0].replace("\\u", ""))
+    return units.decode("utf-16-be", "replace")
+
+
 class Gathered:
     """What has to be counted, as it is found."""
 
@@ -52,10 +62,11 @@ class Gathered:
         if is_null(raw):
             return
         text = bytes(raw).decode("utf-8", "replace")
-        if text[0] == '"' or "\\u" in text:
-            with suppress(ValueError, RecursionError):  # numbers that JSON allows and msgspec does not: as it stands
-                value = msgspec.json.decode(text)
-                text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        if text[0] == '"':
+            with suppress(ValueError):  # lone surrogates, which JSON allows and msgspec does not: as it stands
+                text = msgspec.json.decode(text, type=str)
+        elif "\\u" in text:
+            text = _ESCAPES.sub(_unescaped, text)
         self.text(text)
 
     def part(self, part: Part) -> None:

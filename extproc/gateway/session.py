@@ -201,7 +201,8 @@ class Session:
         outcome = decision.outcome
         match outcome:
             case Chosen(host=host, reason=reason, fallback=fallback):
-                return SetDestination(host, self._metadata("fallback" if fallback else "chosen", reason, decision))
+                label = "uninspected" if decision.model is None else "fallback" if fallback else "chosen"
+                return SetDestination(host, self._metadata(label, reason, decision))
             case Unknown(reason=reason):
                 return Continue(self._metadata("unknown", reason, decision))
             case Refused(refusal=refusal, message=message, retry_after_s=retry_after_s):

@@ -14,6 +14,7 @@ WANTED = "ip:port or [ipv6]:port, in canonical spelling"
 
 _HOST = re.compile(r"(?:([0-9.]{7,15})|\[([0-9a-f:.]{2,45})\]):([1-9][0-9]{0,4})")
 _PORT_MAX = 65535
+_NETWORKS_SHOWN = 6
 _NEVER = (
     # Metadata services of clouds hand out credentials; the usual one, 169.254.169.254, is link-local.
     IPv6Network("fd00:ec2::254/128"),
@@ -36,7 +37,8 @@ def refusal(host: str, allowed: Sequence[Network]) -> str | None:
     if address.is_unspecified or address.is_multicast or address.is_link_local or _within(address, _NEVER):
         return "an address that a node can have"
     if not _within(address, allowed):
-        return "an address within hosts_allowed"
+        networks = ", ".join(map(str, allowed[:_NETWORKS_SHOWN])) + (", …" if len(allowed) > _NETWORKS_SHOWN else "")
+        return f"an address within hosts_allowed ({networks})"
     return None
 
 

@@ -21,6 +21,8 @@ from extproc.streams import Waits
 
 NODES_PER_STREAM_MAX = 1024
 """Nodes that one agent may report; further ones are refused."""
+COMPLAINTS_KEPT_MAX = 1000
+"""Kinds of complaints, a node's each, whose last turn is remembered."""
 LOG_INTERVAL_S = 10.0
 """The same kind of complaint is logged at most once in this time, with the number of those left out."""
 PING_INTERVAL_MIN_S = 5
@@ -64,7 +66,7 @@ class NodeIngest(nodes_pb2_grpc.NodesServicer):
         self._streams_open = 0
         self._waits = Waits()
         self._reporters: dict[str, _Stream] = {}
-        self._complaints: dict[str, _Complaint] = {}
+        self._complaints: dict[tuple[str, str], _Complaint] = {}
 
     @property
     def streams_open(self) -> int:
@@ -79,13 +81,15 @@ class NodeIngest(nodes_pb2_grpc.NodesServicer):
         """One agent's stream, for as long as it likes."""
         if self._streams_open >= self._streams_max:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"agent_streams_max is {self._streams_max}")
-        stream = _Stream()
+        stream, peer = _Stream(), context.peer()  # the context is not touched once its RPC has ended
         self._streams_open += 1
         try:
             while isinstance(message := await self._waits.read(context), AgentMessage):
-                await context.write(RouterMessage(acknowledgement=self._take(message, stream, context.peer())))
+                await context.write(RouterMessage(acknowledgement=self._take(message, stream, peer)))
         finally:
             self._streams_open -= 1
+            if stream.node_ids:
+                self._log.info("agent's stream ended", peer=peer, nodes=sorted(stream.node_ids)[:10])
             for node_id in stream.node_ids:
                 if self._reporters.get(node_id) is stream:
                     del self._reporters[node_id]
@@ -109,8 +113,7 @@ class NodeIngest(nodes_pb2_grpc.NodesServicer):
             if verdict is not REFUSED:
                 self._note_reporter(told.node_id, stream, peer)
         if verdict is REFUSED:
-            node_id = wire.shown(acknowledgement.node_id)
-            self._complain("message of an agent refused", node_id=node_id, peer=peer, reason=reason)
+            self._complain("message of an agent refused", acknowledgement.node_id, peer=peer, reason=reason)
         self._metrics.snapshot(_VERDICT_LABELS[verdict])
         acknowledgement.verdict = verdict
         acknowledgement.reason = reason
@@ -131,16 +134,22 @@ class NodeIngest(nodes_pb2_grpc.NodesServicer):
         stream.node_ids.add(node_id)
         if self._reporters.setdefault(node_id, stream) is not stream:
             self._reporters[node_id] = stream
-            self._complain("node reported by two streams", node_id=node_id, peer=peer)
+            self._complain("node reported by two streams", node_id, peer=peer)
 
-    def _complain(self, event: str, **values: str) -> None:
+    def _complain(self, event: str, node_id: str, **values: str) -> None:
+        """Log it, at most once in `LOG_INTERVAL_S` for each event and node; nodes beyond a bound share one turn."""
         now_s = self._clock()
-        complaint = self._complaints.setdefault(event, _Complaint(now_s - LOG_INTERVAL_S))
+        if len(self._complaints) >= COMPLAINTS_KEPT_MAX:
+            recent = {key: one for key, one in self._complaints.items() if now_s - one.logged_s < LOG_INTERVAL_S}
+            self._complaints = recent
+        key = (event, node_id if len(self._complaints) < COMPLAINTS_KEPT_MAX else "")
+        complaint = self._complaints.setdefault(key, _Complaint(now_s - LOG_INTERVAL_S))
         if now_s - complaint.logged_s < LOG_INTERVAL_S:
             complaint.left_out += 1
             return
-        self._log.warning(event, left_out=complaint.left_out, **values)
-        self._complaints[event] = _Complaint(now_s)
+        shown = node_id if node_id.isprintable() else wire.shown(node_id)
+        self._log.warning(event, node_id=shown, left_out=complaint.left_out, **values)
+        self._complaints[key] = _Complaint(now_s)
 
 
 def _about(node_id: str, sequence: int) -> Acknowledgement:

@@ -12,7 +12,6 @@ from aiohttp import web
 
 from extproc.core.balancer import Balancer
 from extproc.core.decision import Decision
-from extproc.core.snapshot import Freshness, NodeState
 from extproc.ops.metrics import Metrics, NodeSample, samples_of
 
 DECISIONS_SHOWN = 20
@@ -71,7 +70,7 @@ class _Pages:
         nodes = len(self._balancer.views())
         if not nodes:
             return _json({"ready": False, "reason": "no node has reported"}, status=503)
-        return _json({"ready": True, "nodes": nodes, "nodes_ready": sum(map(_is_ready, self._samples()))})
+        return _json({"ready": True, "nodes": nodes, "nodes_ready": sum(one.is_ready for one in self._samples())})
 
     async def metrics(self, _: web.Request) -> web.Response:
         page = await asyncio.to_thread(self._metrics.page, self._samples())
@@ -110,10 +109,6 @@ def _node(sample: NodeSample) -> dict[str, object]:
     first = {name: snapshot.pop(name) for name in ("node_id", "host", "state")}
     ours = {"freshness": sample.freshness.value, "age_s": round(sample.age_s, 3)}
     return first | ours | {"own": msgspec.to_builtins(sample.view.own)} | snapshot
-
-
-def _is_ready(sample: NodeSample) -> bool:
-    return sample.freshness is Freshness.FRESH and sample.view.snapshot.state is NodeState.READY
 
 
 def _decisions_page(decisions: list[Decision], now_s: float) -> bytes:

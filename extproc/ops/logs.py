@@ -1,9 +1,12 @@
 """Logs: events with keys and values, on stderr; JSON for machines, columns for people."""
 
+import atexit
 import contextlib
 import enum
 import logging
+import queue
 import sys
+import threading
 from typing import TextIO, cast
 
 import structlog
@@ -18,17 +21,42 @@ class LogFormat(enum.Enum):
     TEXT = "text"
 
 
+LINES_WAITING_MAX = 10_000
+"""Lines that wait for stderr; further ones are lost."""
+_LAST_LINES_S = 1.0
+"""How long the last lines may take at the end of the process."""
+
+
 class _Stderr:
-    """stderr, which may be closed (then it is `None`) or on a full disk: lines are lost, and nothing else is."""
+    """stderr, which may be closed (then it is `None`), on a full disk, or a pipe that nobody reads.
+
+    A thread writes, so that no request waits for a log. Lines that cannot be written are lost, and nothing else is.
+    """
+
+    def __init__(self) -> None:
+        self._lines: queue.Queue[str | None] = queue.Queue(LINES_WAITING_MAX)
+        self._thread = threading.Thread(target=self._write, name="log", daemon=True)
+        self._thread.start()
+        atexit.register(self._end)
 
     def write(self, text: str) -> int:
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            sys.stderr.write(text)
+        with contextlib.suppress(queue.Full):
+            self._lines.put_nowait(text)
         return len(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            sys.stderr.flush()
+        """The thread does that."""
+
+    def _write(self) -> None:
+        while (text := self._lines.get()) is not None:
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                sys.stderr.write(text)
+                sys.stderr.flush()
+
+    def _end(self) -> None:
+        with contextlib.suppress(queue.Full):
+            self._lines.put_nowait(None)
+        self._thread.join(_LAST_LINES_S)
 
 
 def configure(log_format: LogFormat, level: str) -> None:

@@ -26,7 +26,7 @@ from prometheus_client.registry import Collector
 
 from extproc.core.balancer import Balancer
 from extproc.core.decision import Chosen, Decision, Outcome, Refused, Unknown
-from extproc.core.snapshot import Freshness, NodeView
+from extproc.core.snapshot import Freshness, NodeState, NodeView
 
 # The time a series was made says nothing to an operator and doubles the page.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -52,6 +52,11 @@ class NodeSample:
     freshness: Freshness
     age_s: float
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether a fresh snapshot says that it is ready."""
+        return self.freshness is Freshness.FRESH and self.view.snapshot.state is NodeState.READY
+
 
 def samples_of(balancer: Balancer, now_s: float) -> list[NodeSample]:
     """Every node as it stands now."""
@@ -68,8 +73,8 @@ class Metrics:
         self._decisions = Counter(
             "extproc_decisions_total",
             "Routing decisions. outcome: chosen, fallback (round robin: no fresh snapshot could be trusted), unknown "
-            "(Envoy's static cluster serves), or the code of the refusal. phase: which work dominates; none for paths "
-            "that are no inference.",
+            "(Envoy's static cluster serves), uninspected (no inference: always round robin), or a refusal's code. "
+            "phase: which work dominates; none for what was not inspected.",
             ["outcome", "phase"],
             registry=registry,
         )
@@ -153,7 +158,7 @@ class Metrics:
         if decision.prompt_tokens is not None:
             self._prompt_tokens.observe(decision.prompt_tokens)
         phase = "none" if decision.phase is None else decision.phase.value
-        key = (_outcome(decision.outcome), phase)
+        key = ("uninspected" if decision.model is None else _outcome(decision.outcome), phase)
         counter = self._decided.get(key)
         if counter is None:
             counter = self._decided[key] = self._decisions.labels(*key)

@@ -1,10 +1,10 @@
 """What becomes of the nodes, in the log: one line for each that comes, changes or goes."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import structlog
 
-from extproc.core.snapshot import NodeState
+from extproc.core.snapshot import Freshness
 from extproc.ops.metrics import NodeSample
 
 
@@ -17,8 +17,9 @@ class NodeLog:
     def __init__(self, log: structlog.typing.FilteringBoundLogger) -> None:
         self._log = log
         self._told: dict[str, tuple[str, str, str]] = {}
+        self._any_ready = True
 
-    def look(self, nodes: Iterable[NodeSample]) -> None:
+    def look(self, nodes: Collection[NodeSample]) -> None:
         """Tell what has changed."""
         told = {}
         for one in nodes:
@@ -28,12 +29,20 @@ class NodeLog:
             if now == self._told.get(node_id):
                 continue
             fields = dict(zip(("host", "state", "freshness"), now, strict=True))
+            if snapshot.not_ready_reason is not None:
+                fields["reason"] = snapshot.not_ready_reason
             if node_id not in self._told:
                 self._log.info("node joined", node_id=node_id, **fields)
-            elif snapshot.state is NodeState.READY and one.freshness.value == "fresh":
+            elif one.is_ready:
                 self._log.info("node ready", node_id=node_id, **fields)
-            else:
+            elif one.freshness is Freshness.FRESH:
                 self._log.warning("node not ready", node_id=node_id, **fields)
+            else:
+                self._log.warning("node silent", node_id=node_id, **fields)
         for node_id in self._told.keys() - told.keys():
             self._log.info("node left", node_id=node_id)
         self._told = told
+        any_ready = any(one.is_ready for one in nodes)
+        if nodes and not any_ready and self._any_ready:
+            self._log.warning("no node is fresh and ready: silent ones are served in turn, others not at all")
+        self._any_ready = any_ready or not nodes

@@ -11,7 +11,7 @@ from extproc.core.policy import RoutingPolicy
 from extproc.core.settings import BalancerSettings
 from extproc.core.snapshot import Freshness, NodeLeft, NodeReported, NodeState, ServedModel
 from extproc.core.table import MODELS_LEFT_MAX, SnapshotTable
-from tests.core.fleet import NOW_S, SETTINGS, balancer, request, snapshot
+from tests.core.fleet import MODEL, NOW_S, SETTINGS, balancer, request, snapshot
 
 POLICY = RoutingPolicy()
 
@@ -48,6 +48,23 @@ def test_a_snapshot_takes_over_what_it_shows() -> None:
     fleet.observe(NodeReported(snapshot("a", sequence=2, sample_age_s=0.5)), NOW_S + 1)
     (view,) = fleet.views()
     assert (view.own.sequences_open, view.own.sequences_unseen, view.own.kv_blocks_unseen) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(("tokens", "blocks"), [(8192, 512), (8193, 0), (16_001, 0)])
+def test_what_the_engine_will_refuse_takes_no_blocks(tokens: int, blocks: int) -> None:
+    """Else a few prompts that no node can hold would make the fleet look full. The context has 8192 tokens."""
+    fleet = balancer(snapshot("a"))
+    fleet.route(request("r1", tokens, exact=False), POLICY, NOW_S)
+    (view,) = fleet.views()
+    assert (view.own.sequences_unseen, view.own.kv_blocks_unseen) == (1, blocks)
+
+
+def test_what_exceeds_the_whole_cache_takes_no_blocks() -> None:
+    fleet = balancer(snapshot("a", models=(ServedModel(MODEL),)))
+    for number, (tokens, blocks) in enumerate([(16_001, 0), (16_000, 1000)]):
+        fleet.route(request(f"r{number}", tokens, exact=False), POLICY, NOW_S)
+        (view,) = fleet.views()
+        assert view.own.kv_blocks_unseen == blocks
 
 
 def test_a_refused_snapshot_changes_nothing() -> None:
@@ -139,6 +156,16 @@ def test_a_model_whose_last_node_said_goodbye_is_not_ready_rather_than_unknown()
     assert refusal("never there", NOW_S + 2) is Refusal.MODEL_NOT_FOUND
     fleet.tick(NOW_S + SETTINGS.nodes.member_s)
     assert refusal("rare", NOW_S + SETTINGS.nodes.member_s) is Refusal.MODEL_NOT_FOUND
+
+
+def test_a_model_whose_last_node_fell_silent_is_not_ready_for_a_while_either() -> None:
+    member_s = SETTINGS.nodes.member_s
+    fleet = balancer(snapshot("a", models=(ServedModel("rare"),)), snapshot("b"))
+    fleet.observe(NodeReported(snapshot("b", sequence=2)), NOW_S + member_s)
+    assert fleet.tick(NOW_S + member_s) == ["a"]
+    outcome = fleet.route(request(model="rare"), POLICY, NOW_S + member_s).outcome
+    assert isinstance(outcome, Refused)
+    assert outcome.refusal is Refusal.NO_READY_NODE
 
 
 def test_the_models_of_departed_nodes_are_bounded() -> None:

@@ -13,6 +13,7 @@ from extproc.gateway.openai import (
     ParsedBody,
     endpoint_of,
     error_body,
+    items_of,
     parse,
 )
 
@@ -121,7 +122,7 @@ def test_every_shape_of_prompt_is_gathered(endpoint: Endpoint, fields: dict[str,
 
 def test_tools_count_as_characters_and_not_as_escapes() -> None:
     body = parsed(CHAT, messages=[], tools=[{"description": "天気予報"}])
-    assert body.prompt.texts == ('[{"description":"天気予報"}]',)
+    assert body.prompt.texts == ('[{"description": "天気予報"}]',)
 
 
 @pytest.mark.parametrize(
@@ -296,18 +297,42 @@ def test_a_body_of_as_many_items_as_allowed_is_read_and_one_of_more_is_not(item:
     wide = b"\0" in item
     start, end = '{"model": "m", "prompt": "", "x": [0', "]}"
     body = start.encode("utf-16" if wide else "ascii") + item * 100 + end.encode("utf-16-le" if wide else "ascii")
-    items = sum(body.count(mark) for mark in (b",", b"[", b"{"))
+    items = items_of(body)
+    assert items == body.count(b"[") + body.count(b"{") + body.count(b",") // 4
     assert isinstance(parse(COMPLETION, body, items), ParsedBody)
     assert parse(COMPLETION, body, items - 1) == BodyFault(
-        f"The request body has more than {items - 1} commas and opening brackets or braces.", None
+        f"The request body has more than {items - 1} items: brackets, braces, a quarter of commas.", None
     )
 
 
-def test_a_broken_escape_in_tools_is_left_as_it_stands() -> None:
+def test_long_integers_are_not_read_digit_by_digit() -> None:
+    """Python takes quadratic time for them, and refuses them beyond 4300 digits."""
+    body = b'{"model": "m", "prompt": "a", "x": [NaN, ' + b"9" * 5000 + b'], "max_tokens": ' + b"9" * 21 + b"}"
+    found = parse(COMPLETION, body, ITEMS_MAX)
+    assert isinstance(found, ParsedBody)
+    assert found.output_tokens_max == WHOLE_MAX
+
+
+@pytest.mark.parametrize(
+    ("tools", "text"),
+    [
+        (b'[{"d": "\\u00e9"}]', '[{"d": "é"}]'),
+        (b'[{"d": "\\ud83d\\ude00!"}]', '[{"d": "\U0001f600!"}]'),
+        (b'[{"d": "\\ud83d"}]', '[{"d": "?"}]'),
+        (b'[{"d": "\\u00e9"}, ' + b"9" * 5000 + b"]", '[{"d": "é"}, ' + "9" * 5000 + "]"),
+    ],
+)
+def test_escapes_in_tools_are_counted_as_the_characters_they_stand_for(tools: bytes, text: str) -> None:
+    found = parse(CHAT, b'{"model": "m", "messages": [], "tools": ' + tools + b"}", ITEMS_MAX)
+    assert isinstance(found, ParsedBody)
+    assert found.prompt.texts == (text,)
+
+
+def test_bytes_that_are_no_text_do_not_keep_tools_from_being_counted() -> None:
     body = b'{"model": "m", "messages": [], "tools": ["\\u00e9\xff", 1' + b"0" * 5000 + b"]}"
     found = parse(CHAT, body, ITEMS_MAX)
     assert isinstance(found, ParsedBody), found
-    assert found.prompt.texts[0].startswith('["\\u00e9\N{REPLACEMENT CHARACTER}"')
+    assert found.prompt.texts[0].startswith('["é\N{REPLACEMENT CHARACTER}"')
 
 
 JSON = st.recursive(

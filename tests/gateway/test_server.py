@@ -192,8 +192,8 @@ async def test_a_counter_that_raises_leaves_the_request_to_the_fallback() -> Non
     async with wire() as envoy:
         envoy.counter.fails = True
         told = await served_all_the_same(envoy, "answer")
-        assert (told["destination"], told["outcome"]) == (HOST, "fallback")
-        assert envoy.metric('extproc_decisions_total{outcome="fallback",phase="none"} 1.0')
+        assert (told["destination"], told["outcome"]) == (HOST, "uninspected")
+        assert envoy.metric('extproc_decisions_total{outcome="uninspected",phase="none"} 1.0')
         assert envoy.metric('extproc_node_requests_total{node="a"} 1.0')
 
 
@@ -204,7 +204,7 @@ async def test_an_error_while_reading_or_choosing_leaves_the_request_to_the_fall
     async with wire() as envoy:
         monkeypatch.setattr(place, broken)
         told = await served_all_the_same(envoy, "answer")
-        assert (told["destination"], told["outcome"]) == (HOST, "fallback")
+        assert (told["destination"], told["outcome"]) == (HOST, "uninspected")
 
 
 async def test_an_error_in_a_metric_changes_no_decision(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,3 +57,20 @@ def test_a_stderr_that_cannot_be_written_loses_lines_and_nothing_else() -> None:
         ["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, code], stdout=subprocess.PIPE, check=False, text=True
     )
     assert closed.stdout == "went on\n"
+
+
+def test_a_pipe_that_nobody_reads_holds_nothing_up() -> None:
+    code = """
+import structlog
+from extproc.ops import logs
+logs.configure(logs.LogFormat.JSON, "info")
+for number in range(20_000):
+    structlog.get_logger().info("line", number=number)
+print("went on")
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "went on\n"
+        assert process.wait(20) == 0

@@ -31,8 +31,8 @@ def test_each_change_of_a_node_is_one_line() -> None:
     assert told == [
         ["node joined"],
         [],
-        ["node not ready"],
-        ["node not ready"],
+        ["node not ready", "no node is fresh and ready: silent ones are served in turn, others not at all"],
+        ["node silent"],
         ["node ready"],
         ["node ready"],
         ["node left"],
