@@ -111,7 +111,7 @@ class _Node:
         self._host: str | None = None
         self._host_is_old = False
         self._sequence = 0
-        self._state_logged: NodeState | None = None
+        self._state_logged = ""
         self._absent_logged: set[tuple[str, str]] = set()
 
     @property
@@ -141,9 +141,9 @@ class _Node:
     def log_changes(self, report: Report | None) -> None:
         """Log a change of state, and every absent signal once per reason."""
         state = None if report is None else report.snapshot.state
-        if state is not self._state_logged:
-            self._state_logged = state
-            shown = "no address" if state is None else state.value
+        shown = "no address" if state is None else state.value
+        if shown != self._state_logged:
+            self._state_logged = shown
             tell = log.info if state is NodeState.READY else log.warning
             reason = self.absent.get("host") or self.absent.get("ready")
             tell("node state", node_id=self.node_id, state=shown, reason=reason)
