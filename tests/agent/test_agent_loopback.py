@@ -138,11 +138,15 @@ async def test_every_router_is_told_and_a_missing_one_hinders_none() -> None:
         await until(lambda: one.state() is READY and two.state() is READY)
 
 
-async def test_goodbyes_end_every_node() -> None:
+async def test_goodbyes_end_every_node_and_are_logged(logged: Any) -> None:
     async with vllm_engine() as one, vllm_engine() as two, router() as to:
         async with running(configured([one, two], [to])):
             await until(lambda: to.state("gpu-1") is READY and to.state("gpu-2") is READY)
         assert list(to.balancer.views()) == []
+    assert [(entry["event"], entry["nodes"]) for entry in logged if "nodes" in entry] == [
+        ("stopping", ["gpu-1", "gpu-2"]),
+        ("goodbye said", 2),
+    ]
 
 
 async def test_a_cancelled_agent_says_goodbye_too() -> None:

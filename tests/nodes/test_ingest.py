@@ -159,6 +159,21 @@ async def test_a_message_over_the_limit_ends_the_stream_and_not_the_server() -> 
             assert (await stream.say(snapshot_message())).verdict == APPLIED
 
 
+async def test_every_refused_node_is_named_in_the_log_and_none_fills_it() -> None:
+    async with router() as to, agent(to) as stream:
+        for number in range(20):
+            await stream.say(snapshot_message(node_id=f"gpu-{number % 2}", host="8.8.8.8:80", sequence=number))
+        assert [one["node_id"] for one in to.events("message of an agent refused")] == ["gpu-0", "gpu-1"]
+
+
+async def test_the_log_of_refused_nodes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingest, "COMPLAINTS_KEPT_MAX", 3)
+    async with router() as to, agent(to) as stream:
+        for number in range(20):
+            await stream.say(snapshot_message(node_id=f"gpu-{number}", host="8.8.8.8:80", sequence=number))
+        assert 3 <= len(to.events("message of an agent refused")) <= 4
+
+
 async def test_a_node_of_two_live_streams_is_logged_but_not_every_time() -> None:
     async with router() as to, agent(to) as one, agent(to) as two:
         for sequence in range(1, 20, 2):

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 from typing import Any
 
@@ -6,6 +7,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from extproc.agent import wire as agent_wire
 from extproc.config import Config
 from extproc.core.snapshot import NodeLeft, NodeState, ServedModel, Snapshot
 from extproc.nodes import wire
@@ -42,6 +44,15 @@ def test_a_sound_message_becomes_the_snapshot_it_says() -> None:
         decode_ms_per_token=20.5,
         weight=2.0,
     )
+
+
+def test_what_an_agent_says_is_what_a_router_hears() -> None:
+    loading = taken()
+    assert isinstance(loading, Snapshot)
+    loading = dataclasses.replace(loading, state=NodeState.LOADING, not_ready_reason="/health answers 503")
+    for said in (loading, dataclasses.replace(loading, models=None, not_ready_reason=None, kv_usage=None)):
+        message = agent_wire.snapshot_message(agent_wire.Report(said, sampled_at_s=10.0), now_s=10.25)
+        assert wire.snapshot_of(message.snapshot, HOSTS) == said
 
 
 def test_what_is_not_said_is_unknown_and_no_zero() -> None:
