@@ -8,12 +8,23 @@ from extproc.core.balancer import Balancer
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import TokenCount
 from extproc.gateway.budget import BodyBudget
-from extproc.gateway.conversation import Action, CountTokens, Event, RequestBody, RequestHeaders, TokensCounted
+from extproc.gateway.conversation import (
+    Acknowledge,
+    Action,
+    CountTokens,
+    Event,
+    RequestBody,
+    RequestHeaders,
+    Respond,
+    SetDestination,
+    TokensCounted,
+)
 from extproc.gateway.session import Session
 from tests.core.fleet import MODEL, NOW_S
 
 CHAT_PATH = "/v1/chat/completions"
 POLICY = RoutingPolicy()
+ACKNOWLEDGE = Acknowledge()
 
 
 def chat(content: str = "hello", **fields: Any) -> bytes:
@@ -60,3 +71,17 @@ class Talk:
                 self.asked.append(action)
                 action = self.session.receive(TokensCounted(self.tokens), NOW_S)
         return action
+
+
+def error_of(action: Action) -> dict[str, Any]:
+    assert isinstance(action, Respond), action
+    error = json.loads(action.body)["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["code"] == action.code == action.metadata["outcome"]
+    assert ("content-type", "application/json") in action.headers
+    return {"status": action.status, **error}
+
+
+def destination_of(action: Action) -> str:
+    assert isinstance(action, SetDestination), action
+    return action.host
