@@ -78,6 +78,7 @@ class Balancer:
             model=request.model,
             prompt_tokens=request.prompt.tokens,
             tokens_exact=request.prompt.exact,
+            tokens_source=request.prompt.source,
             phase=phase,
             policy=policy.name,
             strategy=FALLBACK if fell_back else policy.strategy,
@@ -104,12 +105,24 @@ class Balancer:
             model=None,
             prompt_tokens=None,
             tokens_exact=False,
+            tokens_source=None,
             phase=None,
             policy="",
             strategy=FALLBACK,
             outcome=self._settled(_served(outcome, self._round_robin_uninspected), now_s),
             candidates=(),
         )
+
+    def recount(self, request: InferenceRequest) -> None:
+        """Put the ledger right: a request that was routed by an estimate of its prompt, now with its tokens.
+
+        Ids of requests that are not open are no fault: it may have finished meanwhile, or been refused.
+        """
+        reservation = self._ledger.get(request.request_id)
+        view = None if reservation is None else self._table.get(reservation.node_id)
+        if reservation is not None and view is not None:
+            self._ledger.resize(request.request_id, filters.blocks_taken(view, request))
+            self._table.set_own(reservation.node_id, self._ledger.load(reservation.node_id))
 
     def finish(self, request_id: str) -> None:
         """The request's stream ended, however it ended. Idempotent; unknown ids are no fault."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from extproc.core.request import Phase
+from extproc.core.request import CountSource, Phase
 
 
 class Refusal(enum.Enum):
@@ -66,6 +66,8 @@ class Decision(Struct, frozen=True):
     """`None` where no body was read: the path is not an inference path."""
     prompt_tokens: int | None
     tokens_exact: bool
+    tokens_source: CountSource | None
+    """How they were found."""
     phase: Phase | None
     policy: str
     strategy: str

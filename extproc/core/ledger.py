@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from extproc.core.snapshot import NO_LOAD, OwnLoad
 
@@ -70,6 +71,20 @@ class Ledger:
         if not node.open:
             del self._nodes[reservation.node_id]
         return reservation
+
+    def get(self, request_id: str) -> Reservation | None:
+        """An open request's reservation."""
+        return self._open.get(request_id)
+
+    def resize(self, request_id: str, kv_blocks: int) -> None:
+        """An open request turned out to take so many KV blocks."""
+        reservation = self._open[request_id]
+        resized = replace(reservation, kv_blocks=kv_blocks)
+        self._open[request_id] = resized
+        node = self._nodes[reservation.node_id]
+        if request_id in node.unseen:
+            node.unseen[request_id] = resized
+            node.unseen_blocks += kv_blocks - reservation.kv_blocks
 
     def sampled(self, node_id: str, sampled_at_s: float) -> None:
         """A snapshot shows what the node had at this time: what was sent before is no longer unseen."""

@@ -8,6 +8,9 @@ from msgspec import Struct
 MODEL_CHARS_MAX: Final = 256
 """A model's name is no longer: clients', agents' and tokenizer patterns' alike. Decisions and access logs repeat it."""
 
+PROMPT_BLOCK_BYTES: Final = 256
+"""About 64 tokens of text, and 64 token ids exactly: how finely the beginnings of prompts are told apart."""
+
 
 class Endpoint(enum.Enum):
     """The inference API that a request uses."""
@@ -25,16 +28,15 @@ class Phase(enum.Enum):
     DECODE = "decode"
 
 
-class Prompt(Struct, frozen=True):
-    """What has to be counted of a body. Texts are counted one by one and summed."""
+class CountSource(enum.Enum):
+    """How a prompt's tokens were found."""
 
-    texts: tuple[str, ...] = ()
-    token_ids: int = 0
-    """Prompts given as token ids count as they are."""
-    messages: int = 0
-    """Chat messages: each costs a few control tokens that stand in no text."""
-    media_parts: int = 0
-    """Image, audio and file parts: their tokens cannot be counted from the body."""
+    COUNTED = "counted"
+    """Every one of them by the tokenizer now, or given as token ids."""
+    CACHED = "cached"
+    """By the tokenizer, some of them for an earlier request."""
+    ESTIMATED = "estimated"
+    """From the size of the text."""
 
 
 class TokenCount(Struct, frozen=True):
@@ -42,7 +44,8 @@ class TokenCount(Struct, frozen=True):
 
     tokens: int
     exact: bool
-    """False for estimates: an estimate never makes a request too long for a node."""
+    """Whether the engine counts the same: an inexact count never makes a request too long for a node."""
+    source: CountSource = CountSource.COUNTED
 
 
 class InferenceRequest(Struct, frozen=True):
@@ -55,6 +58,9 @@ class InferenceRequest(Struct, frozen=True):
     prompt: TokenCount
     output_tokens_max: int | None = None
     """What the client allows; `None`: it does not say."""
+    prompt_blocks: tuple[int, ...] = ()
+    """Hash chain over the prompt's blocks of `PROMPT_BLOCK_BYTES`: the n-th number stands for all of the prompt up to
+    the end of its n-th block, and for the model. Equal numbers, equal beginnings. Empty for a batch of prompts."""
     sequences: int = 1
     """Answers to be made: prompts × `n`, a bounded number."""
     trace_id: str = ""

@@ -45,10 +45,15 @@ def field_of(refusal: Refusal, endpoint: Endpoint | None) -> str | None:
 
 
 def metadata_of(
-    outcome: str, reason: str, policy: str, policy_fault: str | None, decision: Decision | None
+    request_id: str, outcome: str, reason: str, policy: str, policy_fault: str | None, decision: Decision | None
 ) -> dict[str, str | int | bool]:
-    """What access logs shall show; what is not known is absent."""
-    metadata: dict[str, str | int | bool] = {"outcome": outcome, "reason": reason, "policy": policy}
+    """What access logs shall show, and what `accesslog` knows the request by; what is not known is absent."""
+    metadata: dict[str, str | int | bool] = {
+        "request_id": request_id,
+        "outcome": outcome,
+        "reason": reason,
+        "policy": policy,
+    }
     if policy_fault is not None:
         metadata["policy_error"] = policy_fault
     if decision is None:
@@ -59,6 +64,8 @@ def metadata_of(
     if decision.prompt_tokens is not None:
         metadata["tokens"] = decision.prompt_tokens
         metadata["tokens_exact"] = decision.tokens_exact
+    if decision.tokens_source is not None:
+        metadata["tokens_source"] = decision.tokens_source.value
     if isinstance(decision.outcome, Chosen):
         metadata["node"] = decision.outcome.node_id
         metadata["host"] = decision.outcome.host

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from extproc.core.request import Prompt, TokenCount
+from extproc.prompt import CountedPrompt, Prompt
 
 Metadata = Mapping[str, str | int | bool]
 """Dynamic metadata of namespace `extproc`, for access logs."""
@@ -48,7 +48,7 @@ class ResponseMessage(Struct, frozen=True):
 class TokensCounted(Struct, frozen=True):
     """The answer to `CountTokens`."""
 
-    count: TokenCount
+    prompt: CountedPrompt
 
 
 Event = RequestHeaders | RequestBody | RequestTrailers | ResponseMessage | TokensCounted

@@ -7,13 +7,14 @@ NaN, UTF-16, a byte order mark. Such a body is read by it and written anew befor
 
 import json
 import re
-from typing import Final
+from typing import Final, assert_never
 
 import msgspec
 from msgspec import Raw, Struct
 
-from extproc.core.request import MODEL_CHARS_MAX, Endpoint, Prompt
-from extproc.gateway.prompts import Gathered, Message, Prompts, is_null
+from extproc.core.request import MODEL_CHARS_MAX, Endpoint
+from extproc.gateway.prompts import Prompts, conversation, flag, given, items_as_messages
+from extproc.prompt import Chat, Message, Prompt, is_null
 
 WHOLE_MAX: Final = 1_000_000_000
 """Token limits and sequences over this read as this: no node has such a context, and sums stay small."""
@@ -52,11 +53,20 @@ class _Body(Struct):
     model: str | None = None
     n: _Limit = None
     tools: Raw = Raw()
+    tool_choice: Raw = Raw()
     truncate_prompt_tokens: Raw = Raw()
     """vLLM's."""
     truncation: Raw = Raw()
     """The responses API's."""
     max_tokens: _Limit = None
+    add_special_tokens: Raw = Raw()
+    """This and what follows are vLLM's, of chats: how the template is used."""
+    add_generation_prompt: Raw = Raw()
+    continue_final_message: Raw = Raw()
+    documents: Raw = Raw()
+    chat_template: Raw = Raw()
+    chat_template_kwargs: Raw = Raw()
+    reasoning_effort: Raw = Raw()
 
 
 class _Chat(_Body):
@@ -167,29 +177,52 @@ def error_body(message: str, kind: str, code: str, param: str | None = None) -> 
 
 
 def _parsed(endpoint: Endpoint, fields: _AnyBody, limits: dict[str, int]) -> ParsedBody:
-    gathered = Gathered()
-    prompts = 1
-    match fields:
-        case _Chat():
-            gathered.messages_of(fields.messages or ())
-        case _Completion():
-            prompts = gathered.prompts_of(fields.prompt)
-        case _Embedding():
-            prompts = gathered.prompts_of(fields.input)
-            gathered.messages_of(fields.messages or ())
-        case _Response():
-            gathered.text(fields.instructions)
-            gathered.messages_of([fields.input] if isinstance(fields.input, str) else fields.input or ())
-    gathered.json(fields.tools)
+    prompt = _prompt(fields)
     allowed = [limits[name] for name in _LIMITS[:3] if limits.get(name, -1) >= 0]  # llama.cpp: -1 is no limit
     truncates = not (is_null(fields.truncate_prompt_tokens) and is_null(fields.truncation))
     return ParsedBody(
         endpoint=endpoint,
         model=fields.model or "",
-        prompt=Prompt(tuple(gathered.texts), gathered.token_ids, gathered.messages, gathered.media_parts),
+        prompt=prompt,
         output_tokens_max=0 if endpoint is Endpoint.EMBEDDING else allowed[0] if allowed else None,
-        sequences=min(prompts * max(1, limits.get("n", 1)), SEQUENCES_MAX),
-        length_binds=prompts == 1 and not truncates,
+        sequences=min(prompt.prompts * max(1, limits.get("n", 1)), SEQUENCES_MAX),
+        length_binds=prompt.prompts == 1 and not truncates,
+    )
+
+
+def _prompt(fields: _AnyBody) -> Prompt:
+    match fields:
+        case _Chat():
+            return conversation(_chat(fields, tuple(fields.messages or ()), generates=True))
+        case _Completion():
+            return given(fields.prompt, add_special_tokens=flag(fields.add_special_tokens, True))
+        case _Embedding() if fields.messages is None:
+            return given(fields.input, add_special_tokens=flag(fields.add_special_tokens, True))
+        case _Embedding():
+            return conversation(_chat(fields, tuple(fields.messages or ()), generates=False))
+        case _Response():
+            items = items_as_messages(fields.instructions, fields.input)
+            return conversation(_chat(fields, items, generates=True, as_usual=False))
+        case _:
+            assert_never(fields)
+
+
+def _chat(fields: _AnyBody, messages: tuple[Message, ...], *, generates: bool, as_usual: bool = True) -> Chat:
+    # Engines differ in whether tools that must not be called stand in the prompt, and in what effort means to it.
+    unusual = (
+        not is_null(fields.chat_template)
+        or not is_null(fields.reasoning_effort)
+        or (bytes(fields.tool_choice) == b'"none"' and not is_null(fields.tools))
+    )
+    return Chat(
+        messages,
+        tools=fields.tools,
+        documents=fields.documents,
+        template_kwargs=fields.chat_template_kwargs,
+        add_generation_prompt=flag(fields.add_generation_prompt, generates),
+        continue_final_message=flag(fields.continue_final_message, False),
+        add_special_tokens=flag(fields.add_special_tokens, False),
+        as_usual=as_usual and not unusual,
     )
 
 

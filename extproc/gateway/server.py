@@ -8,7 +8,7 @@ without a destination.
 """
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import count
 from typing import Protocol
 
@@ -19,13 +19,14 @@ from envoy.service.ext_proc.v3.external_processor_pb2_grpc import add_ExternalPr
 
 from extproc.config import ServeLimits
 from extproc.core.balancer import Balancer
-from extproc.core.request import Prompt, TokenCount
+from extproc.core.request import TokenCount
 from extproc.gateway import codec
 from extproc.gateway.budget import BodyBudget
 from extproc.gateway.conversation import Acknowledge, Action, Continue, CountTokens, Respond, TokensCounted
 from extproc.gateway.routepolicy import RoutePolicies
 from extproc.gateway.session import Session
 from extproc.ops.metrics import Metrics
+from extproc.prompt import CountedPrompt, Prompt
 from extproc.streams import Waits
 
 log = structlog.get_logger()
@@ -41,16 +42,12 @@ _Context = grpc.aio.ServicerContext[ProcessingRequest, ProcessingResponse]
 
 
 class TokenCounter(Protocol):
-    """Counts prompts. Neither way raises: where it cannot count it estimates."""
+    """Counts prompts. Never raises: where it cannot count it estimates."""
 
-    inline_bytes_max: int
-    """Bodies up to this size are counted on the event loop."""
-
-    def count_now(self, model: str, prompt: Prompt) -> TokenCount:
-        """Count here and now."""
-
-    async def count(self, model: str, prompt: Prompt) -> TokenCount:
-        """Count without keeping the event loop."""
+    def count(
+        self, model: str, prompt: Prompt, body_bytes: int, late: Callable[[TokenCount], None]
+    ) -> CountedPrompt | Awaitable[CountedPrompt]:
+        """Count at once where that takes no time. `late` is told a count that was not there within its budget."""
 
 
 def grpc_options(limits: ServeLimits) -> list[tuple[str, int]]:
@@ -73,7 +70,10 @@ def register(server: grpc.aio.Server, processor: "ExternalProcessor") -> None:
 
 
 class ExternalProcessor:
-    """Envoy's `ExternalProcessor` service: one `Session` for each stream."""
+    """Envoy's `ExternalProcessor` service: one `Session` for each stream.
+
+    `boot` names this start of the process: a few characters that no other start has.
+    """
 
     def __init__(
         self,
@@ -83,6 +83,8 @@ class ExternalProcessor:
         limits: ServeLimits,
         metrics: Metrics,
         clock: Callable[[], float],
+        *,
+        boot: str,
     ) -> None:
         self._balancer = balancer
         self._policies = policies
@@ -91,6 +93,7 @@ class ExternalProcessor:
         self._budget = BodyBudget(limits.body_bytes_total_max)
         self._metrics = metrics
         self._clock = clock
+        self._boot = boot
         self._request_ids = count(1)
         self._streams_open = 0
         self._draining = False
@@ -144,7 +147,8 @@ class ExternalProcessor:
             policy, fault = self._policies.default, "could not be read"
         if fault is not None:
             self._metrics.policy_fault()
-        request_id = str(next(self._request_ids))
+        # Envoy may tell of a request after a restart of ours, so no number is used twice over all starts.
+        request_id = f"{self._boot}-{next(self._request_ids)}"
         return Session(self._balancer, policy, fault, self._budget, self._limits, request_id)
 
     async def _reply(self, session: Session, message: ProcessingRequest) -> ProcessingResponse:
@@ -169,15 +173,11 @@ class ExternalProcessor:
         began_s = time.perf_counter()
         action = session.receive(event, self._clock())
         if isinstance(action, CountTokens):
-            counted = TokensCounted(await self._count(action))
+            counted = self._counter.count(action.model, action.prompt, action.body_bytes, session.recount)
+            prompt = counted if isinstance(counted, CountedPrompt) else await counted
             began_s = time.perf_counter()
-            action = session.receive(counted, self._clock())
+            action = session.receive(TokensCounted(prompt), self._clock())
         return action, began_s
-
-    async def _count(self, wanted: CountTokens) -> TokenCount:
-        if wanted.body_bytes <= self._counter.inline_bytes_max:
-            return self._counter.count_now(wanted.model, wanted.prompt)
-        return await self._counter.count(wanted.model, wanted.prompt)
 
     def _recover(self, session: Session) -> tuple[Action, float]:
         began_s = time.perf_counter()

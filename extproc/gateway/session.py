@@ -19,11 +19,13 @@ Room is given back at the decision, or at the stream's end; that of a body that 
 import enum
 from typing import assert_never
 
+from msgspec.structs import replace
+
 from extproc.config import ServeLimits
 from extproc.core.balancer import Balancer
 from extproc.core.decision import Chosen, Decision, Refused, Unknown
 from extproc.core.policy import RoutingPolicy
-from extproc.core.request import Endpoint, InferenceRequest, TokenCount
+from extproc.core.request import CountSource, Endpoint, InferenceRequest, TokenCount
 from extproc.gateway import answers, openai
 from extproc.gateway.budget import BodyBudget, BodyShare
 from extproc.gateway.conversation import (
@@ -41,6 +43,7 @@ from extproc.gateway.conversation import (
     SetDestination,
     TokensCounted,
 )
+from extproc.prompt import CountedPrompt
 
 BUDGET_RETRY_AFTER_S = 1
 """What clients are told to wait when bodies fill their share of memory."""
@@ -69,6 +72,7 @@ class Session:
         "_policy",
         "_policy_fault",
         "_request_id",
+        "_routed",
         "_share",
         "_state",
         "_trace_id",
@@ -97,6 +101,7 @@ class Session:
         self._chunks: list[bytes] = []
         self._bytes_come = 0
         self._parsed: openai.ParsedBody | None = None
+        self._routed: InferenceRequest | None = None
         self.decision: Decision | None = None
         """The balancer's; `None` as well where a client was refused without asking it."""
 
@@ -117,7 +122,7 @@ class Session:
                 return _ACKNOWLEDGE
             case TokensCounted():
                 assert self._state is _State.COUNTING, "tokens counted that were not asked for"
-                return self._route(event.count, now_s)
+                return self._route(event.prompt, now_s)
             case RequestTrailers():
                 # Without a whole body before them it is too late to name a node: their reply cannot set headers.
                 self._drop_body()
@@ -134,10 +139,16 @@ class Session:
             return self._fallback(now_s)
         return _ACKNOWLEDGE if self.decision is None else self._carry_out(self.decision)
 
+    def recount(self, count: TokenCount) -> None:
+        """The tokens were estimated for the decision and are counted now. Ignored once the stream has ended."""
+        if self._routed is not None:
+            self._balancer.recount(replace(self._routed, prompt=count))
+
     def close(self) -> None:
         """The stream has ended: give everything back. Idempotent."""
         self._state = _State.DECIDED
         self._drop_body()
+        self._routed = None
         self._balancer.finish(self._request_id)
 
     def _headers(self, headers: RequestHeaders, now_s: float) -> Action:
@@ -171,21 +182,23 @@ class Session:
         self._state = _State.COUNTING
         return CountTokens(parsed.model, parsed.prompt, self._bytes_come)
 
-    def _route(self, count: TokenCount, now_s: float) -> Action:
+    def _route(self, counted: CountedPrompt, now_s: float) -> Action:
         parsed = self._parsed
         assert parsed is not None, "parsed before counting"
-        if count.exact and not parsed.length_binds:
-            count = TokenCount(count.tokens, exact=False)
+        count = counted.count
         request = InferenceRequest(
             request_id=self._request_id,
             model=parsed.model,
             endpoint=parsed.endpoint,
-            prompt=count,
+            prompt=replace(count, exact=False) if count.exact and not parsed.length_binds else count,
+            prompt_blocks=counted.blocks,
             output_tokens_max=parsed.output_tokens_max,
             sequences=parsed.sequences,
             trace_id=self._trace_id,
         )
         self.decision = self._balancer.route(request, self._policy, now_s)
+        if count.source is CountSource.ESTIMATED:
+            self._routed = replace(request, prompt_blocks=())
         self._drop_body()
         return self._carry_out(self.decision)
 
@@ -252,4 +265,5 @@ class Session:
         return answers.error(code, message, param, retry_after_s, self._metadata(code, message, decision))
 
     def _metadata(self, outcome: str, reason: str, decision: Decision | None) -> Metadata:
-        return answers.metadata_of(outcome, reason, self._policy.name, self._policy_fault, decision)
+        policy, fault = self._policy.name, self._policy_fault
+        return answers.metadata_of(self._request_id, outcome, reason, policy, fault, decision)

@@ -4,12 +4,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from extproc.core.balancer import FALLBACK, Balancer
 from extproc.core.decision import Chosen, Decision, Refusal, Refused, Unknown
 from extproc.core.policy import RoutingPolicy
+from extproc.core.request import TokenCount
 from extproc.core.settings import BalancerSettings
-from extproc.core.snapshot import Freshness, NodeLeft, NodeReported, NodeState, ServedModel
+from extproc.core.snapshot import NO_LOAD, Freshness, NodeLeft, NodeReported, NodeState, ServedModel
 from extproc.core.table import MODELS_LEFT_MAX, SnapshotTable
 from tests.core.fleet import MODEL, NOW_S, SETTINGS, balancer, request, snapshot
 
@@ -65,6 +67,33 @@ def test_what_exceeds_the_whole_cache_takes_no_blocks() -> None:
         fleet.route(request(f"r{number}", tokens, exact=False), POLICY, NOW_S)
         (view,) = fleet.views()
         assert view.own.kv_blocks_unseen == blocks
+
+
+def test_a_count_that_comes_late_puts_the_ledger_right() -> None:
+    fleet = balancer(snapshot("a"))
+    estimated = request("r1", 1600, exact=False)
+    fleet.route(estimated, POLICY, NOW_S)
+    fleet.recount(replace(estimated, prompt=TokenCount(160, exact=True)))
+    (view,) = fleet.views()
+    assert (view.own.sequences_open, view.own.sequences_unseen, view.own.kv_blocks_unseen) == (1, 1, 10)
+    fleet.recount(replace(estimated, prompt=TokenCount(9000, exact=True)))
+    (view,) = fleet.views()
+    assert view.own.kv_blocks_unseen == 0, "the engine will refuse it"
+
+
+def test_a_count_that_comes_too_late_changes_nothing() -> None:
+    fleet = balancer(snapshot("a"))
+    estimated = request("r1", 1600, exact=False)
+    fleet.recount(estimated)
+    assert fleet.requests_open == 0
+    fleet.route(estimated, POLICY, NOW_S)
+    fleet.observe(NodeLeft("a", "boot-1"), NOW_S)
+    fleet.recount(estimated)
+    fleet.finish("r1")
+    fleet.recount(estimated)
+    fleet.observe(NodeReported(snapshot("a", boot_id="boot-2")), NOW_S)
+    (view,) = fleet.views()
+    assert view.own == NO_LOAD
 
 
 def test_a_refused_snapshot_changes_nothing() -> None:
@@ -244,6 +273,7 @@ STEPS = st.lists(
         st.tuples(st.just("report"), st.sampled_from("abc"), st.floats(0, 1)),
         st.tuples(st.just("route"), st.integers(0, 5000), st.floats(0, 1)),
         st.tuples(st.just("finish"), st.integers(0, 30), st.floats(0, 1)),
+        st.tuples(st.just("recount"), st.integers(0, 30), st.floats(0, 1)),
         st.tuples(st.just("leave"), st.sampled_from("abc"), st.floats(0, 1)),
         st.tuples(st.just("wait"), st.floats(0, 200), st.floats(0, 1)),
     ),
@@ -275,6 +305,8 @@ def history(steps: list[tuple[str, object, float]]) -> list[object]:
             case "finish", int(number):
                 fleet.finish(f"r{number}")
                 open_ids.discard(f"r{number}")
+            case "recount", int(number):
+                fleet.recount(request(f"r{number}", int(share * 5000)))
             case "leave", str(node):
                 seen.append(fleet.observe(NodeLeft(node, "boot-1"), now_s))
             case "wait", float(passed_s):

@@ -1,5 +1,6 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from msgspec.structs import replace
 
 from extproc.core.ledger import Ledger, Reservation
 from extproc.core.snapshot import NO_LOAD, OwnLoad
@@ -60,6 +61,16 @@ class LedgerAgainstAList(RuleBasedStateMachine):
         closed = self.ledger.close(f"r{number}")
         assert (closed is not None) == any(one.request_id == f"r{number}" for one in self.open)
         self.open = [one for one in self.open if one.request_id != f"r{number}"]
+
+    @rule(number=st.integers(0, 30), blocks=st.integers(0, 50))
+    def resizes(self, number: int, blocks: int) -> None:
+        found = self.ledger.get(f"r{number}")
+        assert (found is not None) == any(one.request_id == f"r{number}" for one in self.open)
+        if found is not None:
+            self.ledger.resize(found.request_id, blocks)
+            resized = replace(found, kv_blocks=blocks)
+            self.open = [resized if one.request_id == found.request_id else one for one in self.open]
+            assert self.ledger.get(found.request_id) == resized
 
     @rule(node=st.sampled_from("ab"), age=st.floats(0, 10))
     def samples(self, node: str, age: float) -> None:

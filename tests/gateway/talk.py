@@ -20,6 +20,7 @@ from extproc.gateway.conversation import (
     TokensCounted,
 )
 from extproc.gateway.session import Session
+from extproc.prompt import CountedPrompt
 from tests.core.fleet import MODEL, NOW_S
 
 CHAT_PATH = "/v1/chat/completions"
@@ -69,7 +70,7 @@ class Talk:
             action = self.session.receive(event, NOW_S)
             if isinstance(action, CountTokens):
                 self.asked.append(action)
-                action = self.session.receive(TokensCounted(self.tokens), NOW_S)
+                action = self.session.receive(TokensCounted(CountedPrompt(self.tokens)), NOW_S)
         return action
 
 

@@ -13,7 +13,6 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import (
 )
 from google.protobuf.json_format import MessageToDict
 
-from extproc.core.request import Prompt
 from extproc.gateway.codec import event_of, kind_of, reply_of
 from extproc.gateway.conversation import (
     Acknowledge,
@@ -29,6 +28,7 @@ from extproc.gateway.conversation import (
     ResponseMessage,
     SetDestination,
 )
+from extproc.prompt import Prompt
 
 KINDS = (
     "request_headers",

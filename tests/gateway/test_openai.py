@@ -1,13 +1,15 @@
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
-from extproc.core.request import Endpoint, Prompt
+from extproc.core.request import Endpoint
 from extproc.gateway.openai import (
     SEQUENCES_MAX,
     WHOLE_MAX,
     endpoint_of,
 )
+from extproc.prompt import NO_MEDIA, Media, Prompt, texts_of
 from tests.gateway.bodies import CHAT, COMPLETION, EMBEDDING, RESPONSE, parsed
 
 
@@ -36,12 +38,41 @@ def test_the_endpoint_is_told_by_method_and_end_of_path(method: str, path: str, 
     assert endpoint_of(method, path) is endpoint
 
 
+IMAGE, AUDIO = {"type": "image_url", "image_url": {"url": "data:…"}}, {"type": "input_audio", "input_audio": {}}
+VIDEO, FILE = {"type": "video_url", "video_url": {}}, {"type": "file", "file": {}}
+SAID = [{"role": "user", "content": "hi"}]
+
+
 @pytest.mark.parametrize(
     ("endpoint", "fields", "prompt"),
     [
-        (CHAT, {"messages": [{"role": "user", "content": "hi"}]}, Prompt(("hi",), messages=1)),
-        (CHAT, {"messages": []}, Prompt()),
-        (CHAT, {"messages": [{"content": None}, {}]}, Prompt(messages=2)),
+        (COMPLETION, {"prompt": "one"}, Prompt(("one",))),
+        (COMPLETION, {"prompt": "one", "add_special_tokens": False}, Prompt(("one",), add_special_tokens=False)),
+        (COMPLETION, {"prompt": "one", "add_special_tokens": "no"}, Prompt(("one",))),
+        (COMPLETION, {"prompt": ["one", "two"]}, Prompt(("one", "two"), prompts=2)),
+        (COMPLETION, {"prompt": [1, 2, 3]}, Prompt(token_ids=3, ids=(1, 2, 3))),
+        (COMPLETION, {"prompt": [[1, 2], [3]]}, Prompt(token_ids=3, prompts=2)),
+        (COMPLETION, {"prompt": [[1, "x"], "y", 4]}, Prompt(("x", "y"), token_ids=2, prompts=3)),
+        (COMPLETION, {"prompt": [{"prompt_string": "x", "multimodal_data": []}]}, Prompt(media=Media(files=1))),
+        (COMPLETION, {"prompt": ""}, Prompt(("",))),
+        (COMPLETION, {"prompt": ["", "a"]}, Prompt(("", "a"), prompts=2)),
+        (COMPLETION, {"prompt": None}, Prompt()),
+        (COMPLETION, {}, Prompt()),
+        (EMBEDDING, {"input": ["one", "two"]}, Prompt(("one", "two"), prompts=2)),
+        (EMBEDDING, {"input": [{"type": "text", "text": "a"}, IMAGE]}, Prompt(("a",), media=Media(1), prompts=2)),
+        (EMBEDDING, {"input": [[1], [2]]}, Prompt(token_ids=2, prompts=2)),
+    ],
+)
+def test_every_shape_of_given_prompts_is_read(endpoint: Endpoint, fields: dict[str, Any], prompt: Prompt) -> None:
+    assert parsed(endpoint, **fields).prompt == prompt
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "fields", "texts", "messages", "media"),
+    [
+        (CHAT, {"messages": SAID}, ["hi"], 1, NO_MEDIA),
+        (CHAT, {"messages": []}, [], 0, NO_MEDIA),
+        (CHAT, {"messages": [{"content": None}, {}]}, [], 2, NO_MEDIA),
         (
             CHAT,
             {
@@ -50,55 +81,101 @@ def test_the_endpoint_is_told_by_method_and_end_of_path(method: str, path: str, 
                         "content": [
                             {"type": "text", "text": "look"},
                             "plain",
-                            {"type": "image_url", "image_url": {"url": "data:…"}},
-                            {"type": "input_audio", "input_audio": {}},
-                            {"type": "file", "file": {}},
+                            IMAGE,
                             {"type": "refusal", "refusal": "no"},
                         ]
-                    }
+                    },
+                    {"content": [{"type": "image"}, AUDIO, VIDEO, FILE, {"type": 7}, {}]},
                 ]
             },
-            Prompt(("look", "plain", "no"), messages=1, media_parts=3),
+            ["look", "plain", "no"],
+            2,
+            Media(images=2, audios=1, files=4),
         ),
         (
             CHAT,
-            {"messages": [{"content": None, "tool_calls": [{"id": "1"}]}], "tools": [{"name": "f"}]},
-            Prompt(('[{"id": "1"}]', '[{"name": "f"}]'), messages=1),
+            {"messages": [{"content": "a", "reasoning": "why", "tool_calls": [{"id": "1"}]}], "tools": [{"name": "f"}]},
+            ['[{"name": "f"}]', "a", "why", '[{"id": "1"}]'],
+            1,
+            NO_MEDIA,
         ),
-        (CHAT, {"messages": [{"content": "a", "tool_calls": None}], "tools": None}, Prompt(("a",), messages=1)),
-        (COMPLETION, {"prompt": "one"}, Prompt(("one",))),
-        (COMPLETION, {"prompt": ["one", "two"]}, Prompt(("one", "two"))),
-        (COMPLETION, {"prompt": [1, 2, 3]}, Prompt(token_ids=3)),
-        (COMPLETION, {"prompt": [[1, 2], [3]]}, Prompt(token_ids=3)),
-        (COMPLETION, {"prompt": [[1, "x"], "y", 4]}, Prompt(("x", "y"), token_ids=2)),
-        (COMPLETION, {"prompt": [{"prompt_string": "x", "multimodal_data": []}]}, Prompt(media_parts=1)),
-        (COMPLETION, {"prompt": None}, Prompt()),
-        (COMPLETION, {}, Prompt()),
-        (EMBEDDING, {"input": ["one", "two"]}, Prompt(("one", "two"))),
-        (EMBEDDING, {"input": [[1], [2]]}, Prompt(token_ids=2)),
-        (EMBEDDING, {"messages": [{"content": "hi"}]}, Prompt(("hi",), messages=1)),
-        (RESPONSE, {"input": "hi", "instructions": "be brief"}, Prompt(("be brief", "hi"), messages=1)),
+        (CHAT, {"messages": [{"content": "a", "tool_calls": None}], "tools": None}, ["a"], 1, NO_MEDIA),
+        (EMBEDDING, {"messages": [{"content": "hi"}]}, ["hi"], 1, NO_MEDIA),
+        (RESPONSE, {"input": "hi", "instructions": "be brief"}, ["be brief", "hi"], 2, NO_MEDIA),
+        (RESPONSE, {}, [], 0, NO_MEDIA),
         (
             RESPONSE,
             {
                 "input": [
                     {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_image"}]},
+                    "plain",
                     {"type": "function_call", "arguments": '{"x": 1}'},
                     {"type": "function_call_output", "output": 'a "quoted" word'},
+                    {"type": "reasoning"},
                 ],
                 "tools": [{"type": "function"}],
             },
-            Prompt(("a", '{"x": 1}', 'a "quoted" word', '[{"type": "function"}]'), messages=3, media_parts=1),
+            ['[{"type": "function"}]', "a", "plain", '{"x": 1}', 'a "quoted" word'],
+            5,
+            Media(images=1),
         ),
     ],
 )
-def test_every_shape_of_prompt_is_gathered(endpoint: Endpoint, fields: dict[str, Any], prompt: Prompt) -> None:
-    assert parsed(endpoint, **fields).prompt == prompt
+def test_every_shape_of_conversation_is_read(
+    endpoint: Endpoint, fields: dict[str, Any], texts: list[str], messages: int, media: Media
+) -> None:
+    prompt = parsed(endpoint, **fields).prompt
+    assert prompt.chat is not None
+    assert list(texts_of(prompt)) == texts
+    assert (len(prompt.chat.messages), prompt.media, prompt.prompts) == (messages, media, 1)
+
+
+def test_items_of_a_response_become_messages_of_roles() -> None:
+    items = [{"role": "developer", "content": "a"}, "b", {"arguments": "{}"}, {"output": "d"}]
+    chat = parsed(RESPONSE, instructions="be brief", input=items).prompt.chat
+    assert chat is not None
+    assert [message.role for message in chat.messages] == ["system", "developer", "user", "assistant", "tool"]
+    assert not chat.as_usual
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "fields", "expected"),
+    [
+        (CHAT, {}, {"add_generation_prompt": True, "continue_final_message": False, "add_special_tokens": False}),
+        (EMBEDDING, {}, {"add_generation_prompt": False, "as_usual": True}),
+        (EMBEDDING, {"add_generation_prompt": True}, {"add_generation_prompt": True}),
+        (CHAT, {"add_generation_prompt": False}, {"add_generation_prompt": False}),
+        (CHAT, {"add_generation_prompt": "no"}, {"add_generation_prompt": True}),
+        (CHAT, {"continue_final_message": True, "add_special_tokens": True}, {"continue_final_message": True}),
+        (CHAT, {"add_special_tokens": True}, {"add_special_tokens": True}),
+        (CHAT, {"chat_template_kwargs": {"a": 1}}, {"template_kwargs": Raw(b'{"a": 1}'), "as_usual": True}),
+        (CHAT, {"documents": [1]}, {"documents": Raw(b"[1]"), "as_usual": True}),
+        (CHAT, {"chat_template": "{{ 1 }}"}, {"as_usual": False}),
+        (CHAT, {"chat_template": None, "reasoning_effort": None}, {"as_usual": True}),
+        (CHAT, {"reasoning_effort": "high"}, {"as_usual": False}),
+        (CHAT, {"tool_choice": "none", "tools": [{}]}, {"as_usual": False}),
+        (CHAT, {"tool_choice": "none"}, {"as_usual": True}),
+        (CHAT, {"tool_choice": "auto", "tools": [{}]}, {"as_usual": True}),
+    ],
+)
+def test_what_changes_a_template_is_read(endpoint: Endpoint, fields: dict[str, Any], expected: dict[str, Any]) -> None:
+    chat = parsed(endpoint, messages=SAID, **fields).prompt.chat
+    assert chat is not None
+    assert {name: getattr(chat, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize("value", [7, {"a": [1]}, [None], "x", True, 1e400, "\ud800"])
+@pytest.mark.parametrize("name", ["name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content", "unheard_of"])
+def test_fields_that_only_templates_read_may_hold_anything(name: str, value: object) -> None:
+    """Engines judge them; texts can be had of whatever they take."""
+    prompt = parsed(CHAT, messages=[{"role": "assistant", "content": "a", name: value}]).prompt
+    assert next(texts_of(prompt)) == "a"
+    assert all(isinstance(text, str) for text in texts_of(prompt))
 
 
 def test_tools_count_as_characters_and_not_as_escapes() -> None:
     body = parsed(CHAT, messages=[], tools=[{"description": "天気予報"}])
-    assert body.prompt.texts == ('[{"description": "天気予報"}]',)
+    assert list(texts_of(body.prompt)) == ['[{"description": "天気予報"}]']
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from extproc.gateway.openai import (
     items_of,
     parse,
 )
+from extproc.prompt import texts_of
 from tests.gateway.bodies import CHAT, COMPLETION, EMBEDDING, ITEMS_MAX, RESPONSE, fault, parsed
 
 
@@ -144,14 +145,14 @@ def test_long_integers_are_not_read_digit_by_digit() -> None:
 def test_escapes_in_tools_are_counted_as_the_characters_they_stand_for(tools: bytes, text: str) -> None:
     found = parse(CHAT, b'{"model": "m", "messages": [], "tools": ' + tools + b"}", ITEMS_MAX)
     assert isinstance(found, ParsedBody)
-    assert found.prompt.texts == (text,)
+    assert list(texts_of(found.prompt)) == [text]
 
 
 def test_bytes_that_are_no_text_do_not_keep_tools_from_being_counted() -> None:
     body = b'{"model": "m", "messages": [], "tools": ["\\u00e9\xff", 1' + b"0" * 5000 + b"]}"
     found = parse(CHAT, body, ITEMS_MAX)
     assert isinstance(found, ParsedBody), found
-    assert found.prompt.texts[0].startswith('["é\N{REPLACEMENT CHARACTER}"')
+    assert next(texts_of(found.prompt)).startswith('["é\N{REPLACEMENT CHARACTER}"')
 
 
 JSON = st.recursive(

@@ -10,6 +10,7 @@ import pytest
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest, ProcessingResponse
 
 from extproc.config import ServeLimits
+from extproc.core.request import TokenCount
 from extproc.gateway import codec
 from extproc.gateway.conversation import SetDestination
 from extproc.gateway.routepolicy import KEY
@@ -90,11 +91,10 @@ async def test_a_refusal_is_an_immediate_response() -> None:
         assert envoy.metric('extproc_responses_total{code="model_not_found"} 1.0')
 
 
-async def test_short_bodies_are_counted_on_the_loop_and_longer_ones_off_it() -> None:
+async def test_a_count_that_takes_time_holds_up_nobody_else() -> None:
     async with wire() as envoy:
         short = chat("x" * (1000 - len(chat(""))))
         await ask(envoy.open(), head(), body(short))
-        assert envoy.counter.inline == 1
         envoy.counter.gate.clear()
         call = envoy.open()
         await ask(call, head())
@@ -103,6 +103,19 @@ async def test_short_bodies_are_counted_on_the_loop_and_longer_ones_off_it() -> 
         assert destination(await ask(envoy.open(), head(), body(chat()))) == HOST, "others are not held up"
         envoy.counter.gate.set()
         assert destination(await call.read()) == HOST
+
+
+async def test_a_count_that_comes_after_the_decision_reaches_the_ledger() -> None:
+    async with wire(snapshot("a")) as envoy:
+        call = envoy.open()
+        await ask(call, head(), body(chat()))
+        assert envoy.counter.late is not None
+        envoy.counter.late(TokenCount(320, exact=True))
+        (view,) = envoy.balancer.views()
+        assert view.own.kv_blocks_unseen == 20
+        assert await end(call) is grpc.StatusCode.OK
+        envoy.counter.late(TokenCount(640, exact=True))
+        await until(envoy.idle)
 
 
 @pytest.mark.parametrize("stage", ["opened", "headers", "counting", "decided", "response"])

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.balancer import Balancer
+from extproc.core.decision import Decision
 from extproc.core.policy import RoutingPolicy
-from extproc.core.request import Prompt, TokenCount
+from extproc.core.request import CountSource, InferenceRequest, TokenCount
 from extproc.core.settings import BalancerSettings
 from extproc.core.snapshot import NodeState
 from extproc.gateway.budget import BodyBudget
@@ -24,6 +25,7 @@ from extproc.gateway.conversation import (
     SetDestination,
     TokensCounted,
 )
+from extproc.prompt import CountedPrompt, Prompt, texts_of
 from tests.core.fleet import MODEL, NOW_S, SETTINGS, balancer, snapshot
 from tests.gateway.talk import ACKNOWLEDGE, CHAT_PATH, Talk, chat, destination_of, error_of, headers, whole
 
@@ -38,6 +40,7 @@ def test_an_inference_request_is_sent_to_the_chosen_node() -> None:
     reason = action.metadata["reason"]
     assert isinstance(reason, str)
     assert action.metadata == {
+        "request_id": "r1",
         "outcome": "chosen",
         "reason": reason,
         "policy": "default",
@@ -45,10 +48,13 @@ def test_an_inference_request_is_sent_to_the_chosen_node() -> None:
         "phase": "decode",
         "tokens": 10,
         "tokens_exact": True,
+        "tokens_source": "counted",
         "node": "a",
         "host": snapshot("a").host,
     }
-    assert talk.asked == [CountTokens(MODEL, Prompt(("hello",), messages=1), len(chat(max_tokens=5, n=2)))]
+    (asked,) = talk.asked
+    assert (asked.model, list(texts_of(asked.prompt))) == (MODEL, ["hello"])
+    assert asked.body_bytes == len(chat(max_tokens=5, n=2))
     (decision,) = fleet.decisions(1)
     assert decision == talk.session.decision
     assert (decision.request_id, decision.trace_id, decision.prompt_tokens) == ("r1", "t-1", 10)
@@ -183,9 +189,52 @@ def test_a_body_that_cannot_be_read_is_400(body: bytes, param: str | None) -> No
     assert talk.budget.bytes_reserved == 0
 
 
+def test_a_late_count_puts_the_ledger_right_until_the_stream_ends() -> None:
+    fleet = balancer(snapshot("a"))
+    talk = Talk(fleet, tokens=TokenCount(1600, exact=False, source=CountSource.ESTIMATED))
+    talk.say(headers(), whole(chat()))
+    (view,) = fleet.views()
+    assert view.own.kv_blocks_unseen == 100
+    talk.session.recount(TokenCount(160, exact=True))
+    (view,) = fleet.views()
+    assert view.own.kv_blocks_unseen == 10
+    talk.session.close()
+    talk.session.recount(TokenCount(320, exact=True))
+    (view,) = fleet.views()
+    assert view.own.kv_blocks_unseen == 0
+
+
+def test_an_exact_count_is_not_waited_for_again() -> None:
+    fleet = balancer(snapshot("a"))
+    talk = Talk(fleet, tokens=TokenCount(160, exact=True, source=CountSource.CACHED))
+    action = talk.say(headers(), whole(chat()))
+    assert isinstance(action, SetDestination)
+    assert action.metadata["tokens_source"] == "cached"
+    talk.session.recount(TokenCount(1600, exact=True))
+    (view,) = fleet.views()
+    assert view.own.kv_blocks_unseen == 10
+
+
+def test_the_balancer_is_told_the_prompts_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[InferenceRequest] = []
+    fleet = balancer(snapshot("a"))
+    route = fleet.route
+
+    def remember(request: InferenceRequest, policy: RoutingPolicy, now_s: float) -> Decision:
+        asked.append(request)
+        return route(request, policy, now_s)
+
+    monkeypatch.setattr(fleet, "route", remember)
+    session = Talk(fleet).session
+    session.receive(headers(), NOW_S)
+    session.receive(whole(chat()), NOW_S)
+    session.receive(TokensCounted(CountedPrompt(TokenCount(9, exact=True), blocks=(7, 8))), NOW_S)
+    assert [request.prompt_blocks for request in asked] == [(7, 8)]
+
+
 def test_tokens_that_were_not_asked_for_are_a_fault_of_ours() -> None:
     with pytest.raises(AssertionError):
-        Talk(balancer()).say(TokensCounted(TokenCount(1, exact=True)))
+        Talk(balancer()).say(TokensCounted(CountedPrompt(TokenCount(1, exact=True))))
 
 
 def test_after_an_error_of_ours_the_fallback_serves() -> None:
@@ -268,4 +317,4 @@ def test_the_prefix_of_a_path_does_not_matter() -> None:
     talk = Talk(balancer(snapshot("a")))
     body = b'{"model": "llama", "input": [1, 2, 3]}'
     assert destination_of(talk.say(headers("/batch/v1/embeddings?x=1"), whole(body)))
-    assert talk.asked == [CountTokens(MODEL, Prompt(token_ids=3), len(body))]
+    assert talk.asked == [CountTokens(MODEL, Prompt(token_ids=3, ids=(1, 2, 3)), len(body))]

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -24,12 +24,13 @@ from extproc import listening
 from extproc.config import ServeLimits
 from extproc.core.balancer import Balancer
 from extproc.core.policy import RoutingPolicy
-from extproc.core.request import Prompt, TokenCount
+from extproc.core.request import CountSource, TokenCount
 from extproc.core.settings import BalancerSettings, NodeLimits
 from extproc.core.snapshot import NodeReported, Snapshot
 from extproc.gateway.routepolicy import RoutePolicies
 from extproc.gateway.server import ExternalProcessor, grpc_options, register
 from extproc.ops.metrics import Metrics
+from extproc.prompt import CountedPrompt, Prompt, texts_of
 from tests.core.fleet import snapshot
 from tests.gateway.talk import CHAT_PATH
 
@@ -38,32 +39,37 @@ Call = Any
 
 
 class Counter:
-    """Four bytes a token. While `gate` is closed, counting off the loop waits."""
-
-    inline_bytes_max = 1000
+    """Four bytes a token. Bodies over a thousand bytes wait while `gate` is closed."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
         self.gate.set()
         self.waiting = 0
         self.fails = False
-        self.inline = 0
+        self.late: Callable[[TokenCount], None] | None = None
 
-    def count_now(self, model: str, prompt: Prompt) -> TokenCount:  # noqa: ARG002
-        self.inline += 1
+    def count(
+        self,
+        model: str,  # noqa: ARG002
+        prompt: Prompt,
+        body_bytes: int,
+        late: Callable[[TokenCount], None],
+    ) -> CountedPrompt | Awaitable[CountedPrompt]:
         if self.fails:
             msg = "counter is broken"
             raise RuntimeError(msg)
-        return TokenCount(sum(map(len, prompt.texts)) // 4, exact=False)
+        self.late = late
+        tokens = sum(map(len, texts_of(prompt))) // 4
+        counted = CountedPrompt(TokenCount(tokens, exact=False, source=CountSource.ESTIMATED))
+        return self._wait(counted) if body_bytes > 1000 else counted
 
-    async def count(self, model: str, prompt: Prompt) -> TokenCount:
+    async def _wait(self, counted: CountedPrompt) -> CountedPrompt:
         self.waiting += 1
         try:
             await self.gate.wait()
         finally:
             self.waiting -= 1
-        self.inline -= 1
-        return self.count_now(model, prompt)
+        return counted
 
 
 @dataclass
@@ -115,7 +121,7 @@ async def wire(
         {"batch": RoutingPolicy(name="batch")}, RoutingPolicy(), policy_bytes_max=limits.policy_bytes_max
     )
     counter, metrics = Counter(), Metrics()
-    processor = ExternalProcessor(balancer, policies, counter, limits, metrics, clock)
+    processor = ExternalProcessor(balancer, policies, counter, limits, metrics, clock, boot="test")
     server = grpc.aio.server(options=options(limits), interceptors=interceptors)
     register(server, processor)
     port = server.add_insecure_port("127.0.0.1:0")
