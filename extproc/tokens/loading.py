@@ -1,52 +1,234 @@
-"""Which tokenizer counts which model's prompts, loaded whole before the first request. Nothing is ever downloaded."""
+"""Which tokenizer and chat template count which model's prompts, loaded whole before the first request."""
 
 import os
-from collections.abc import Mapping
-from fnmatch import fnmatchcase
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import translate
 from pathlib import Path
+from typing import Final
 
+import structlog
 from tokenizers import Tokenizer
 
+from extproc.config import ModelTokenizer, TokenSettings, by_precedence
 from extproc.core.request import MODEL_CHARS_MAX
 from extproc.core.settings import Fault
+from extproc.tokens import boundary, declared, encoders, folder
+from extproc.tokens.boundary import AddedTokens
+from extproc.tokens.encoders import Encoder
+from extproc.tokens.folder import ModelFiles, UnusableError
+from extproc.tokens.template import ChatTemplate, Renderer
 
-# Texts of one prompt are encoded one after another: the counter's own threads are the bound, not every core.
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+log = structlog.get_logger()
+
+_FAMILIES: Final = {
+    Renderer.HARMONY: ("<|channel|>", "<|constrain|>"),
+    Renderer.MISTRAL: ("[INST]", "[AVAILABLE_TOOLS]"),
+}
+"""Models whose chats engines do not render by a template, by tokens that only their vocabularies have."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CountedModel:
+    """What the prompts of a model are counted with; the same object for all models that share it."""
+
+    name: str
+    """The tokenizer's path or repository, for people."""
+    encoder: Encoder
+    special_tokens: int
+    """Tokens that the tokenizer adds to each text where it is asked to."""
+    seed: int
+    """A number for the vocabulary: where it is equal, counts are."""
+    template: ChatTemplate | None = None
+    """`None`: it has none, as base models have none; its chats cannot be rendered."""
+    boundary: str | None = None
+    """A rendered chat may be cut in front of each of these: the counts of the pieces add up. `None`: it may not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A tokenizer that could not be loaded and was not required: its models' prompts are estimated."""
+
+    reason: str
 
 
 class Tokenizers:
     """Tokenizers by model name: the exact name first, then patterns, the longest first."""
 
-    def __init__(self, by_pattern: Mapping[str, Tokenizer]) -> None:
+    def __init__(self, by_pattern: Mapping[str, CountedModel | Absent]) -> None:
         self._by_name = dict(by_pattern)
-        self._patterns = sorted(by_pattern, key=lambda pattern: (-len(pattern), pattern))
+        patterns = by_precedence(by_pattern)
+        self._by_pattern = [(re.compile(translate(one)).match, by_pattern[one]) for one in patterns]
 
-    def of(self, model: str) -> Tokenizer | None:
-        """The model's tokenizer; `None`: none is configured."""
+    def __iter__(self) -> Iterator[CountedModel]:
+        """Each one that is loaded, once."""
+        yield from dict.fromkeys(one for one in self._by_name.values() if isinstance(one, CountedModel))
+
+    @property
+    def absent(self) -> dict[str, str]:
+        """Why entries of the configuration have no tokenizer."""
+        return {name: one.reason for name, one in self._by_name.items() if isinstance(one, Absent)}
+
+    def warm(self) -> None:
+        """Encode once with each, in the calling thread: a thread's first time takes 5 to 35 ms and 16 MiB for each."""
+        for one in self:
+            one.encoder.counts(["a"], add_special_tokens=False)
+
+    def of(self, model: str) -> CountedModel | None:
+        """What counts the model's prompts; `None`: nothing is configured for it, or could be loaded."""
+        entry = self.entry_of(model)
+        return entry if isinstance(entry, CountedModel) else None
+
+    def entry_of(self, model: str) -> CountedModel | Absent | None:
+        """What became of the model's entry; `None`: it has none."""
         if (exact := self._by_name.get(model)) is not None:
             return exact
         if len(model) > MODEL_CHARS_MAX:  # no pattern is tried on it
             return None
-        return next((self._by_name[one] for one in self._patterns if fnmatchcase(model, one)), None)
+        return next((entry for matches, entry in self._by_pattern if matches(model)), None)
 
 
-def load(files: Mapping[str, Path]) -> Tokenizers | list[Fault]:
-    """Load each pattern's `tokenizer.json`, a shared file once; or every fault, with its pattern and path."""
-    loaded: dict[Path, Tokenizer] = {}
+def load(settings: TokenSettings) -> Tokenizers | list[Fault]:
+    """Load every entry's tokenizer and template, shared ones once; or every fault. Takes 1 to 4 s for each.
+
+    Nothing is downloaded, unless an entry says `hub`. What is not `required` and cannot be loaded is logged.
+    """
+    loader = _Loader(settings.template_fuel)
+    entries: dict[str, CountedModel | Absent] = {}
     faults = []
-    for pattern, path in files.items():
+    for pattern, entry in settings.models.items():
+        if entry.tokenizer is None:
+            continue
         try:
-            if path not in loaded:
-                loaded[path] = _load(path)
-        except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
-            got = f"{path}: {str(error)[:200]}"
-            faults.append(Fault(f"tokens.models.{pattern}.tokenizer", "a tokenizer.json", got))
-    return faults or Tokenizers({pattern: loaded[path] for pattern, path in files.items()})
+            entries[pattern] = loader.model(pattern, entry, entry.tokenizer)
+        except _RefusedError as error:
+            if entry.required:
+                faults.append(Fault(f"tokens.models.{pattern}.{error.key}", error.why.wanted, error.why.got))
+            else:
+                log.warning("no tokenizer: prompts are estimated", model=pattern, reason=str(error.why))
+                entries[pattern] = Absent(str(error.why))
+    if faults:
+        return faults
+    tokenizers = Tokenizers(entries)
+    for name, entry in settings.models.items():
+        if entry.base is not None:
+            base = tokenizers.entry_of(entry.base)
+            assert base is not None, "the configuration is whole"
+            entries[name] = base
+    return Tokenizers(entries)
 
 
-def _load(path: Path) -> Tokenizer:
-    tokenizer = Tokenizer.from_file(str(path))
-    # Files often carry the cut-off and padding of a training run; a count wants neither.
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
+class _RefusedError(Exception):
+    """An entry that cannot be used, with the key that says so."""
+
+    def __init__(self, key: str, why: UnusableError) -> None:
+        self.key = key
+        self.why = why
+        super().__init__(key, why)
+
+
+@dataclass(frozen=True, slots=True)
+class _Vocabulary:
+    """A tokenizer before it has a template."""
+
+    name: str
+    files: ModelFiles
+    encoder: Encoder
+    special_tokens: int
+    seed: int
+    added_tokens: AddedTokens
+    renderer: Renderer
+
+
+class _Loader:
+    """Loads once what entries share: the same vocabulary, and the same vocabulary with the same template."""
+
+    def __init__(self, template_fuel: int) -> None:
+        self._template_fuel = template_fuel
+        self._vocabularies: dict[tuple[str, str | None], _Vocabulary | UnusableError] = {}
+        self._models: dict[tuple[int, Path | None], CountedModel] = {}
+
+    def model(self, pattern: str, entry: ModelTokenizer, tokenizer: str) -> CountedModel:
+        """An entry's. Raises `_RefusedError`."""
+        began_s = time.perf_counter()
+        vocabulary = self._vocabulary(tokenizer, entry.revision if entry.hub else None)
+        key = vocabulary.seed, entry.chat_template
+        if (model := self._models.get(key)) is None:
+            model = self._models[key] = self._with_template(vocabulary, entry.chat_template)
+            log.info(
+                "tokenizer loaded",
+                model=pattern,
+                tokenizer=model.name,
+                engine=model.encoder.engine,
+                reason=model.encoder.reason,
+                template="none" if model.template is None else str(entry.chat_template or "its own"),
+                renderer=vocabulary.renderer.value,
+                boundary=model.boundary,
+                seconds=round(time.perf_counter() - began_s, 2),
+            )
+        return model
+
+    def _vocabulary(self, name: str, revision: str | None) -> _Vocabulary:
+        key = (name if revision is not None else os.path.realpath(name), revision)
+        if (known := self._vocabularies.get(key)) is None:
+            try:
+                known = _vocabulary(name, revision, seed=len(self._vocabularies))
+            except UnusableError as error:
+                known = error
+            self._vocabularies[key] = known
+        if isinstance(known, UnusableError):
+            raise _RefusedError("tokenizer", known)
+        return known
+
+    def _with_template(self, vocabulary: _Vocabulary, own: Path | None) -> CountedModel:
+        files = vocabulary.files
+        key, path = ("tokenizer", files.tokenizer.parent) if own is None else ("chat_template", own)
+        try:
+            source = files.template if own is None else folder.read_template(own)
+            tool_use = files.tool_template if own is None else None
+            template = None if source is None else self._compiled(source, tool_use, vocabulary)
+        except UnusableError as error:
+            raise _RefusedError(key, error) from None
+        except ValueError as error:
+            raise _RefusedError(key, UnusableError("a chat template that compiles", path, error)) from None
+        cut_at = None if template is None else boundary.find(vocabulary.added_tokens, template, vocabulary.encoder)
+        return CountedModel(
+            vocabulary.name, vocabulary.encoder, vocabulary.special_tokens, vocabulary.seed, template, cut_at
+        )
+
+    def _compiled(self, source: str, tool_use: str | None, vocabulary: _Vocabulary) -> ChatTemplate:
+        named = vocabulary.files.declared.named
+        return ChatTemplate(source, named, vocabulary.renderer, self._template_fuel, tool_use)
+
+
+def _vocabulary(name: str, revision: str | None, seed: int) -> _Vocabulary:
+    """A tokenizer from a path, or with a `revision` from a hub. Raises `UnusableError`."""
+    path = Path(name)
+    if revision is not None:
+        from extproc.tokens import hub  # noqa: PLC0415 - an HTTP client that few need
+
+        path = hub.fetch(name, revision)
+    files = folder.read(path)
+    raw = folder.read_tokenizer(files.tokenizer)
+    try:
+        tokenizer = Tokenizer.from_buffer(raw)
+        declared.apply(files.declared, tokenizer)
+    except BaseException as error:
+        if encoders.is_failure(error):
+            raise UnusableError("a tokenizer.json", files.tokenizer, error) from None
+        raise
+    added_tokens, renderer = boundary.added_tokens(tokenizer), _renderer(tokenizer)
+    encoder = encoders.choose(tokenizer)
+    bare, framed = (encoder.counts([""], add_special_tokens=special) for special in (False, True))
+    if bare is None or framed is None:
+        raise UnusableError("a tokenizer.json", files.tokenizer, "it cannot encode an empty text")
+    return _Vocabulary(name, files, encoder, framed[0] - bare[0], seed, added_tokens, renderer)
+
+
+def _renderer(tokenizer: Tokenizer) -> Renderer:
+    for renderer, tokens in _FAMILIES.items():
+        if all(tokenizer.token_to_id(token) is not None for token in tokens):
+            return renderer
+    return Renderer.TEMPLATE

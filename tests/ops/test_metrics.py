@@ -2,9 +2,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from extproc.core.decision import Chosen, Decision, Outcome, Refusal, Refused, Unknown
-from extproc.core.request import Phase
+from extproc.core.request import CountSource, Phase
 from extproc.core.snapshot import Freshness, NodeState, NodeView, OwnLoad, Snapshot
-from extproc.ops.metrics import Estimated, Metrics, NodeSample
+from extproc.ops.metrics import Estimated, Metrics
+from extproc.ops.nodegauges import NodeSample
 
 
 def decision(outcome: Outcome, *, tokens: int | None = 100, phase: Phase | None = Phase.DECODE) -> Decision:
@@ -15,6 +16,7 @@ def decision(outcome: Outcome, *, tokens: int | None = 100, phase: Phase | None 
         model="m",
         prompt_tokens=tokens,
         tokens_exact=True,
+        tokens_source=CountSource.COUNTED,
         phase=phase,
         policy="default",
         strategy="load-score",
@@ -96,8 +98,6 @@ def test_what_happens_in_the_gateway_is_counted(metrics: Metrics) -> None:
     metrics.watch_gateway(lambda: 2, lambda: 7)
     metrics.snapshot("refused")
     metrics.our_error("session")
-    metrics.tokens(0.002, exact=True)
-    metrics.tokens_estimated(Estimated.BUSY)
     found = series(metrics)
     assert at(found, "extproc_responses_total", code="overloaded") == 1
     assert at(found, "extproc_policy_faults_total") == 1
@@ -105,8 +105,99 @@ def test_what_happens_in_the_gateway_is_counted(metrics: Metrics) -> None:
     assert at(found, "extproc_body_bytes_held") == 7
     assert at(found, "extproc_snapshots_total", verdict="refused") == 1
     assert at(found, "extproc_errors_total", where="session") == 1
-    assert at(found, "extproc_token_count_seconds_bucket", exact="true", le="0.003") == 1
-    assert at(found, "extproc_token_estimates_total", reason="busy") == 1
+
+
+def test_counts_are_told_by_their_source(metrics: Metrics) -> None:
+    metrics.counted(CountSource.COUNTED, 0.002)
+    metrics.counted(CountSource.COUNTED, 0.5)
+    metrics.counted(CountSource.CACHED, 0.0002)
+    metrics.tokens_estimated(Estimated.BUSY)
+    found = series(metrics)
+    for source, count in (("counted", 2), ("cached", 1), ("estimated", 1)):
+        assert at(found, "extproc_token_counts_total", source=source) == count
+    assert at(found, "extproc_token_count_seconds_bucket", source="counted", le="0.003") == 1
+    assert at(found, "extproc_token_count_seconds_bucket", source="cached", le="0.0003") == 1
+    assert at(found, "extproc_token_count_seconds_count", source="estimated") is None
+
+
+@pytest.mark.parametrize("reason", Estimated)
+def test_estimates_are_told_by_their_reason(metrics: Metrics, reason: Estimated) -> None:
+    metrics.tokens_estimated(reason)
+    found = series(metrics)
+    for one in Estimated:
+        assert at(found, "extproc_token_estimates_total", reason=one.value) == (one is reason)
+
+
+def test_the_error_of_estimates_is_a_share(metrics: Metrics) -> None:
+    metrics.estimate_error(0.03)
+    metrics.estimate_error(5.0)
+    found = series(metrics)
+    assert at(found, "extproc_token_estimate_error_ratio_bucket", le="0.02") == 0
+    assert at(found, "extproc_token_estimate_error_ratio_bucket", le="0.05") == 1
+    assert at(found, "extproc_token_estimate_error_ratio_bucket", le="2.0") == 1
+    assert at(found, "extproc_token_estimate_error_ratio_count") == 2
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_how_often_engines_count_the_same_can_be_read_off(metrics: Metrics, exact: bool) -> None:
+    for difference in (-20_000, -1, 0, 0, 0, 1, 20_000):
+        metrics.usage_difference(difference, exact)
+    found = series(metrics)
+
+    def within(bound: str, label: bool) -> float:
+        value = at(found, "extproc_token_usage_difference_tokens_bucket", exact=str(label).lower(), le=bound)
+        assert value is not None
+        return value
+
+    assert within("0.0", exact) - within("-1.0", exact) == 3
+    assert within("1.0", exact) - within("0.0", exact) == 1
+    assert within("-1.0", exact) - within("-10.0", exact) == 1
+    assert within("+Inf", exact) == 7
+    assert within("+Inf", not exact) == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "label"),
+    [(100, "1xx"), (200, "2xx"), (302, "3xx"), (404, "4xx"), (503, "5xx"), (599, "5xx")]
+    + [(one, "none") for one in (0, 99, 600, -1)],
+)
+def test_answers_are_counted_by_the_class_of_their_status(metrics: Metrics, status: int, label: str) -> None:
+    metrics.answered(status, None)
+    found = series(metrics)
+    for one in ("1xx", "2xx", "3xx", "4xx", "5xx", "none"):
+        assert at(found, "extproc_answers_total", status=one) == (one == label)
+
+
+def test_access_log_entries_are_read_or_ignored(metrics: Metrics) -> None:
+    metrics.answered(200, 40)
+    metrics.answered(200, 0)
+    metrics.answered(200, None)
+    metrics.access_log_ignored(1)
+    found = series(metrics)
+    assert at(found, "extproc_access_log_entries_total", verdict="read") == 3
+    assert at(found, "extproc_access_log_entries_total", verdict="ignored") == 1
+    assert at(found, "extproc_answer_output_tokens_count") == 2
+    assert at(found, "extproc_answer_output_tokens_sum") == 40
+
+
+def test_tokenizers_are_told_with_what_they_count_by(metrics: Metrics) -> None:
+    metrics.tokenizer_loaded("/models/qwen3", "fastokens", "agrees", "template", ["qwen3*", "q3"])
+    metrics.tokenizer_loaded("x" * 300, "tokenizers", "y" * 300, "harmony", ["z" * 150, "z" * 150])
+    found = series(metrics)
+    name = "extproc_tokenizer_info"
+    qwen = {"tokenizer": "/models/qwen3", "engine": "fastokens", "reason": "agrees", "renderer": "template"}
+    assert at(found, name, **qwen, models="qwen3*, q3") == 1
+    cut = {"tokenizer": "x" * 200, "engine": "tokenizers", "reason": "y" * 200, "renderer": "harmony"}
+    assert at(found, name, **cut, models="z" * 150 + ", " + "z" * 48) == 1
+
+
+def test_what_counting_holds_is_looked_up_for_each_page(metrics: Metrics) -> None:
+    held = [1, 2]
+    metrics.watch_tokens(lambda: held[0], lambda: held[1])
+    held[:] = [3, 4]
+    found = series(metrics)
+    assert at(found, "extproc_token_waiting_bytes") == 3
+    assert at(found, "extproc_token_cache_bytes") == 4
 
 
 def test_a_node_has_gauges_and_what_is_unknown_has_none(metrics: Metrics) -> None:
@@ -135,7 +226,7 @@ def test_a_node_id_may_hold_any_character(metrics: Metrics) -> None:
 
 def test_every_name_is_ours_or_the_processs_and_has_a_help_text(metrics: Metrics) -> None:
     families = list(text_string_to_metric_families(metrics.page([sample("a", kv_usage=0.5)]).decode()))
-    assert len(families) > 15
+    assert len(families) > 25
     for family in families:
         assert family.name.startswith(("extproc_", "process_")), family.name
         assert len(family.documentation) > 10, family.name

@@ -2,7 +2,7 @@ import structlog
 from structlog.testing import CapturingLogger
 
 from extproc.core.snapshot import Freshness, NodeState
-from extproc.ops.metrics import NodeSample
+from extproc.ops.nodegauges import NodeSample
 from extproc.ops.nodelog import NodeLog
 from tests.core.fleet import view
 
