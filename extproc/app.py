@@ -9,9 +9,11 @@ signal ends the process at once.
 import asyncio
 import gc
 import os
+import secrets
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 
 import grpc
 import structlog
@@ -23,11 +25,14 @@ from extproc import listening
 from extproc.config import Config
 from extproc.core.balancer import Balancer
 from extproc.core.settings import Fault
+from extproc.gateway import accesslog
 from extproc.gateway import server as gateway
+from extproc.gateway.accesslog import AnswerEnded
 from extproc.gateway.routepolicy import RoutePolicies
 from extproc.nodes import ingest as nodes
 from extproc.ops import admin
-from extproc.ops.metrics import Metrics, samples_of
+from extproc.ops.metrics import Metrics
+from extproc.ops.nodegauges import samples_of
 from extproc.ops.nodelog import NodeLog
 from extproc.tokens.counter import TokenCounter
 from extproc.tokens.loading import Tokenizers, load
@@ -60,12 +65,16 @@ def run(config: Config) -> None:
 async def serve(config: Config) -> None:
     """Serve until SIGTERM or SIGINT, then drain. Raises `StartError` where nothing could be served at all."""
     stop = _stop_on_signals()
-    tokenizers = await asyncio.to_thread(_tokenizers, config)
     clock = time.monotonic
     metrics = Metrics()
+    tokenizers = await asyncio.to_thread(_tokenizers, config, metrics)
     balancer = Balancer(config, clock())
     counter = TokenCounter(config.tokens, tokenizers, metrics)
-    processor = gateway.ExternalProcessor(balancer, _policies(config), counter, config.limits, metrics, clock)
+    boot = secrets.token_hex(3)
+    processor = gateway.ExternalProcessor(
+        balancer, _policies(config), counter, config.limits, metrics, clock, boot=boot
+    )
+    access_log = accesslog.AccessLog(partial(_ended, metrics), metrics)
     ingest = nodes.NodeIngest(
         balancer, config.hosts_allowed, metrics, clock, log, streams_max=config.limits.agent_streams_max
     )
@@ -75,6 +84,7 @@ async def serve(config: Config) -> None:
         options=[*gateway.grpc_options(config.limits), *listening.GRPC_OPTIONS],
     )
     gateway.register(for_envoy, processor)
+    accesslog.register(for_envoy, access_log)
     health_pb2_grpc.add_HealthServicer_to_server(healths, for_envoy)
     for_agents = grpc.aio.server(
         options=[*nodes.grpc_options(config.limits.agent_message_bytes_max), *listening.GRPC_OPTIONS]
@@ -105,6 +115,7 @@ async def serve(config: Config) -> None:
         log.info("draining", streams_open=processor.streams_open, agents=ingest.streams_open)
         await healths.enter_graceful_shutdown()
         processor.drain()
+        access_log.drain()
         ingest.drain()
         await asyncio.gather(for_envoy.stop(config.drain_s), for_agents.stop(config.drain_s))
         log.info("drained", streams_open=processor.streams_open)
@@ -117,11 +128,23 @@ async def serve(config: Config) -> None:
         counter.close()
 
 
-def _tokenizers(config: Config) -> Tokenizers:
-    loaded = load({pattern: model.tokenizer for pattern, model in config.tokens.models.items()})
-    if isinstance(loaded, Tokenizers):
-        return loaded
-    raise StartError(loaded)
+def _tokenizers(config: Config, metrics: Metrics) -> Tokenizers:
+    loaded = load(config.tokens)
+    if not isinstance(loaded, Tokenizers):
+        raise StartError(loaded)
+    for model in loaded:
+        encoder, template = model.encoder, model.template
+        renderer = "none" if template is None else template.renderer.value
+        models = [name for name in config.tokens.models if loaded.of(name) is model]
+        metrics.tokenizer_loaded(model.name, encoder.engine, encoder.reason, renderer, models)
+    return loaded
+
+
+def _ended(metrics: Metrics, answer: AnswerEnded) -> None:
+    """Count a finished answer, and how far its engine's count of the prompt is from ours."""
+    metrics.answered(answer.status, answer.completion_tokens)
+    if answer.prompt_tokens is not None and answer.counted_tokens is not None:
+        metrics.usage_difference(answer.prompt_tokens - answer.counted_tokens, answer.counted_exactly)
 
 
 def _policies(config: Config) -> RoutePolicies:

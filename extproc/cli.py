@@ -14,6 +14,7 @@ import click
 
 if TYPE_CHECKING:
     from extproc.core.settings import Fault
+    from extproc.counting import FileCount
 
 _AGENT_OPTIONS = {
     "engines.0.node_id": "--node-id",
@@ -110,15 +111,62 @@ def check(file: Path) -> None:
     Tokenizer files are loaded as serve would load them; nothing is listened at.
     """
     from extproc import config
+    from extproc.ops import logs
     from extproc.tokens.loading import load
 
     settings = config.read(file)
     if isinstance(settings, list):
         _refuse(settings)
-    tokenizers = load({pattern: model.tokenizer for pattern, model in settings.tokens.models.items()})
+    logs.configure(logs.LogFormat.AUTO, "warning")
+    tokenizers = load(settings.tokens)
     if isinstance(tokenizers, list):
         _refuse(tokenizers)
     click.echo("OK")
+
+
+@main.command()
+@click.option(
+    "--tokenizer", type=click.Path(path_type=Path), required=True, help="A tokenizer.json, or the folder of a model."
+)
+@click.option("--chat", is_flag=True, help="Files are chats in JSON: messages, or the body of a request.")
+@click.option("--chat-template", type=click.Path(path_type=Path), help="A Jinja file instead of the folder's template.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
+def count(tokenizer: Path, chat: bool, chat_template: Path | None, as_json: bool, files: tuple[Path, ...]) -> None:
+    """Count the tokens of files, or of standard input, as serve counts prompts.
+
+    \b
+    A text, as the prompt of a completion:
+      extproc count --tokenizer models/qwen3 prompt.txt
+    A chat, through the model's template:
+      echo '[{"role": "user", "content": "Hello"}]' | extproc count --tokenizer models/qwen3 --chat
+
+    Above the table stands which library counts, and why. Exact: engines count the same. Exit status 1 if a file could
+    not be counted.
+    """
+    import msgspec
+
+    from extproc.counting import Counting
+    from extproc.ops import logs
+
+    logs.configure(logs.LogFormat.AUTO, "warning")
+    try:
+        counting = Counting(tokenizer, chat_template)
+    except ValueError as error:
+        click.echo(str(error), err=True)
+        sys.exit(1)
+    contents = (
+        ("standard input", sys.stdin.buffer.read()) if str(one) == "-" else (str(one), one.read_bytes())
+        for one in files or (Path("-"),)
+    )
+    found = list(counting.count(contents, chat=chat))
+    counting.close()
+    shown = counting.shown
+    if as_json:
+        click.echo(json.dumps({"tokenizer": shown, "files": [msgspec.structs.asdict(one) for one in found]}, indent=2))
+    else:
+        _print_counts(shown, found)
+    sys.exit(any(one.fault is not None for one in found))
 
 
 @main.command()
@@ -276,3 +324,16 @@ def _as_option(fault: Fault) -> Fault:
 
 def _option(parameter: str) -> str:
     return "--router" if parameter == "routers" else "--" + parameter.replace("_", "-")
+
+
+def _print_counts(tokenizer: dict[str, str | None], found: Iterable[FileCount]) -> None:
+    for name, value in tokenizer.items():
+        click.echo(f"{name:<10} {value or 'none'}")
+    click.echo(f"{'tokens':>10}  how        exact  {'bytes':>10}  {'ms':>8}  file")
+    for one in found:
+        if one.fault is not None:
+            click.echo(f"{one.file}: {one.fault}", err=True)
+            continue
+        exact = "yes" if one.exact else "no"
+        milliseconds = one.seconds * 1000
+        click.echo(f"{one.tokens:>10}  {one.source:<9}  {exact:<5}  {one.bytes:>10}  {milliseconds:>8.2f}  {one.file}")

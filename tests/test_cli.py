@@ -97,7 +97,8 @@ def test_check_reports_a_missing_tokenizer_and_a_missing_file(tmp_path: Path) ->
     (tmp_path / "a.yaml").write_text("tokens: {models: {a: {tokenizer: t.json}}}\n")
     result = run("check", str(tmp_path / "a.yaml"))
     assert result.exit_code == 1
-    assert result.stderr.startswith(f"tokens.models.a.tokenizer: wanted a tokenizer.json, got {tmp_path}/t.json: No ")
+    wanted = "tokens.models.a.tokenizer: wanted a folder or a tokenizer.json"
+    assert result.stderr.startswith(f"{wanted}, got {tmp_path}/t.json: No ")
     result = run("check", str(tmp_path / "none.yaml"))
     assert result.exit_code == 1
     assert result.stderr == f"{tmp_path}/none.yaml: wanted a readable file, got No such file or directory\n"

@@ -1,0 +1,182 @@
+"""How requests ended, in Envoy's words: a gRPC access log, read into values.
+
+Envoy keeps one stream open for each of its threads and sends entries in batches, a moment after the requests' ends. Off
+in the bootstraps as they are shipped: the file says how it is turned on, and nothing here rests on it.
+
+Where several processors serve one Envoy, an entry reaches any of them, not always the one that decided; an entry of
+before a restart may come after it. So an entry repeats what was counted for it, and ids differ from start to start.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from itertools import islice
+from typing import Final
+
+import grpc
+import structlog
+from envoy.data.accesslog.v3.accesslog_pb2 import AccessLogCommon, AccessLogType, HTTPAccessLogEntry
+from envoy.service.accesslog.v3.als_pb2 import StreamAccessLogsMessage, StreamAccessLogsResponse
+from envoy.service.accesslog.v3.als_pb2_grpc import add_AccessLogServiceServicer_to_server
+from google.protobuf.struct_pb2 import Struct as Fields
+from msgspec import Struct
+
+from extproc.address import TcpAddress
+from extproc.gateway.codec import NAMESPACE
+from extproc.ops.metrics import Metrics
+from extproc.streams import Waits
+
+log = structlog.get_logger()
+
+USAGE_NAMESPACE: Final = "extproc.usage"
+"""Of the dynamic metadata that the bootstrap's filters make of an engine's answer."""
+STREAMS_MAX: Final = 4096
+"""Envoys' threads that may be connected; further ones are refused."""
+ENTRIES_MAX: Final = 1000
+"""Entries of one message; the rest are ignored. Envoy sends about 16 KiB at a time, under 50."""
+TOKENS_MAX: Final = 1_000_000_000
+SECONDS_MAX: Final = 1e8
+REQUEST_ID_CHARS_MAX: Final = 64
+TEXT_CHARS_MAX: Final = 128
+
+_ENDS = (AccessLogType.NotSet, AccessLogType.DownstreamEnd)
+"""An Envoy can be told to log requests while they run, too."""
+
+_Context = grpc.aio.ServicerContext[StreamAccessLogsMessage, StreamAccessLogsResponse]
+
+
+class AnswerEnded(Struct, frozen=True):
+    """One request is over. What is not known is `None`, and so is a number that cannot be true."""
+
+    request_id: str
+    """The one that the session put into the dynamic metadata."""
+    status: int
+    """Of HTTP; 0 where the client left before any answer."""
+    details: str
+    """Envoy's own words for how it came to that status, as `via_upstream` or `extproc_overloaded`; 128 characters."""
+    upstream_host: str | None
+    """Who served or was tried last, as `ip:port`."""
+    first_byte_s: float | None
+    """From the request's first byte to the first of the upstream's answer: its head, which engines may send before the
+    first token."""
+    duration_s: float | None
+    """From the request's first byte to the answer's last."""
+    counted_tokens: int | None
+    """Prompt tokens, as the request was routed by them."""
+    counted_exactly: bool
+    """Whether that is meant to equal `prompt_tokens`."""
+    prompt_tokens: int | None
+    """By the engine's `usage`. Streams have one only where the client asked for it (`stream_options.include_usage`)."""
+    completion_tokens: int | None
+
+
+def read(entry: HTTPAccessLogEntry) -> AnswerEnded | None:
+    """What an entry says; `None` where it is not of a request of ours, or the request goes on. Never raises."""
+    common = entry.common_properties
+    told = common.metadata.filter_metadata
+    if common.access_log_type not in _ENDS or NAMESPACE not in told:
+        return None
+    ours, usage = told[NAMESPACE], told.get(USAGE_NAMESPACE)
+    request_id = _text(ours, "request_id")
+    if not 0 < len(request_id) <= REQUEST_ID_CHARS_MAX:  # a part of an id would be another id
+        return None
+    status = entry.response.response_code.value
+    return AnswerEnded(
+        request_id=request_id,
+        status=status if 100 <= status <= 599 else 0,
+        details=entry.response.response_code_details[:TEXT_CHARS_MAX],
+        upstream_host=_host(entry),
+        first_byte_s=_seconds(common, "time_to_first_upstream_rx_byte"),
+        duration_s=_seconds(common, "duration"),
+        counted_tokens=_tokens(ours, "tokens"),
+        counted_exactly=ours.fields["tokens_exact"].bool_value if "tokens_exact" in ours.fields else False,
+        prompt_tokens=None if usage is None else _tokens(usage, "prompt_tokens"),
+        completion_tokens=None if usage is None else _tokens(usage, "completion_tokens"),
+    )
+
+
+def _text(metadata: Fields, key: str) -> str:
+    """A string, empty where there is none."""
+    return metadata.fields[key].string_value if key in metadata.fields else ""
+
+
+def _tokens(metadata: Fields, key: str) -> int | None:
+    if key not in metadata.fields:
+        return None
+    value = metadata.fields[key]
+    if value.WhichOneof("kind") != "number_value":
+        return None
+    number = value.number_value
+    return int(number) if 0 <= number <= TOKENS_MAX and number.is_integer() else None
+
+
+def _seconds(common: AccessLogCommon, name: str) -> float | None:
+    if not common.HasField(name):
+        return None
+    duration = getattr(common, name)
+    seconds: float = duration.seconds + duration.nanos / 1e9
+    return seconds if 0 <= seconds <= SECONDS_MAX else None
+
+
+def _host(entry: HTTPAccessLogEntry) -> str | None:
+    address = entry.common_properties.upstream_remote_address.socket_address
+    return str(TcpAddress(address.address[:TEXT_CHARS_MAX], address.port_value)) if address.address else None
+
+
+class AccessLog:
+    """Envoy's `AccessLogService`: tells `ended` of each entry that is of a request of ours.
+
+    A fault of ours, as where `ended` raises, is counted and loses one entry; the stream goes on.
+    """
+
+    def __init__(self, ended: Callable[[AnswerEnded], None], metrics: Metrics) -> None:
+        self._ended = ended
+        self._metrics = metrics
+        self._waits = Waits()
+        self._draining = False
+        self._streams_open = 0
+
+    @property
+    def streams_open(self) -> int:
+        """Envoys' threads that are connected."""
+        return self._streams_open
+
+    def drain(self) -> None:
+        """End every stream, and take no new ones: an Envoy never ends its own, and a server that stops waits for it."""
+        self._draining = True
+        self._waits.end()
+
+    async def StreamAccessLogs(  # noqa: N802 - gRPC's name
+        self,
+        request_iterator: AsyncIterator[StreamAccessLogsMessage],  # noqa: ARG002
+        context: _Context,
+    ) -> StreamAccessLogsResponse:
+        """One thread of an Envoy, for as long as it runs."""
+        if self._draining:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "draining")
+        if self._streams_open >= STREAMS_MAX:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"at most {STREAMS_MAX} access logs")
+        self._streams_open += 1
+        try:
+            while isinstance(message := await self._waits.read(context), StreamAccessLogsMessage):
+                self._take(message)
+        finally:
+            self._streams_open -= 1
+        return StreamAccessLogsResponse()
+
+    def _take(self, message: StreamAccessLogsMessage) -> None:
+        entries = message.http_logs.log_entry
+        self._metrics.access_log_ignored(max(0, len(entries) - ENTRIES_MAX))
+        for entry in islice(entries, ENTRIES_MAX):
+            try:
+                ended = read(entry)
+                if ended is None:
+                    self._metrics.access_log_ignored(1)
+                else:
+                    self._ended(ended)
+            except Exception:
+                log.exception("error of ours; an access log's entry is lost")
+                self._metrics.our_error("access_log")
+
+
+def register(server: grpc.aio.Server, access_log: AccessLog) -> None:
+    """Let a server for Envoy take access logs too."""
+    add_AccessLogServiceServicer_to_server(access_log, server)
