@@ -11,7 +11,7 @@ from tests.tokens.chatml import END, START, write
 
 FOX = "the quick brown fox"
 MESSAGES = [{"role": "user", "content": FOX}]
-RENDERED = f"{START}user\n{FOX}{END}\n{START}assistant\n"
+RENDERED = f"<s>{START}user\n{FOX}{END}\n{START}assistant\n"
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,9 @@ from extproc.tokens.template import ChatTemplate, Renderer
 
 log = structlog.get_logger()
 
+WARMING: Final = ("a",)
+"""What is encoded to have encoded once."""
+
 _FAMILIES: Final = {
     Renderer.HARMONY: ("<|channel|>", "<|constrain|>"),
     Renderer.MISTRAL: ("[INST]", "[AVAILABLE_TOOLS]"),
@@ -41,6 +44,8 @@ class CountedModel:
     """Tokens that the tokenizer adds to each text where it is asked to."""
     seed: int
     """A number for the vocabulary: where it is equal, counts are."""
+    beginning: str = ""
+    """The token that the tokenizer puts in front of texts where it is asked to, as BOS; empty: it puts none."""
     template: ChatTemplate | None = None
     """`None`: it has none, as base models have none; its chats cannot be rendered."""
     boundary: str | None = None
@@ -74,7 +79,7 @@ class Tokenizers:
     def warm(self) -> None:
         """Encode once with each, in the calling thread: a thread's first time takes 5 to 35 ms and 16 MiB for each."""
         for one in self:
-            one.encoder.counts(["a"], add_special_tokens=False)
+            one.encoder.counts(WARMING, add_special_tokens=False)
 
     def of(self, model: str) -> CountedModel | None:
         """What counts the model's prompts; `None`: nothing is configured for it, or could be loaded."""
@@ -137,6 +142,7 @@ class _Vocabulary:
     files: ModelFiles
     encoder: Encoder
     special_tokens: int
+    beginning: str
     seed: int
     added_tokens: AddedTokens
     renderer: Renderer
@@ -195,7 +201,13 @@ class _Loader:
             raise _RefusedError(key, UnusableError("a chat template that compiles", path, error)) from None
         cut_at = None if template is None else boundary.find(vocabulary.added_tokens, template, vocabulary.encoder)
         return CountedModel(
-            vocabulary.name, vocabulary.encoder, vocabulary.special_tokens, vocabulary.seed, template, cut_at
+            vocabulary.name,
+            vocabulary.encoder,
+            vocabulary.special_tokens,
+            vocabulary.seed,
+            vocabulary.beginning,
+            template,
+            cut_at,
         )
 
     def _compiled(self, source: str, tool_use: str | None, vocabulary: _Vocabulary) -> ChatTemplate:
@@ -219,12 +231,19 @@ def _vocabulary(name: str, revision: str | None, seed: int) -> _Vocabulary:
         if encoders.is_failure(error):
             raise UnusableError("a tokenizer.json", files.tokenizer, error) from None
         raise
-    added_tokens, renderer = boundary.added_tokens(tokenizer), _renderer(tokenizer)
+    added_tokens, renderer, beginning = boundary.added_tokens(tokenizer), _renderer(tokenizer), _beginning(tokenizer)
     encoder = encoders.choose(tokenizer)
     bare, framed = (encoder.counts([""], add_special_tokens=special) for special in (False, True))
     if bare is None or framed is None:
         raise UnusableError("a tokenizer.json", files.tokenizer, "it cannot encode an empty text")
-    return _Vocabulary(name, files, encoder, framed[0] - bare[0], seed, added_tokens, renderer)
+    return _Vocabulary(name, files, encoder, framed[0] - bare[0], beginning, seed, added_tokens, renderer)
+
+
+def _beginning(tokenizer: Tokenizer) -> str:
+    plain, framed = (tokenizer.encode("a", add_special_tokens=special) for special in (False, True))
+    added = framed.ids[: len(framed.ids) - len(plain.ids)]
+    in_front = bool(added) and framed.ids[len(added) :] == plain.ids
+    return (tokenizer.id_to_token(added[0]) or "") if in_front else ""
 
 
 def _renderer(tokenizer: Tokenizer) -> Renderer:
