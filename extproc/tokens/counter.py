@@ -49,6 +49,9 @@ WEIGHTS: Final = {"fastokens": 1, "tokenizers": 8}
 MODELS_LEARNED_MAX: Final = 256
 """Models whose estimate is kept right; the configuration names as many at most that matter."""
 
+LEARNED_ALL: Final = 64
+"""So many counts of a model teach the estimate, and then every `LEARNED_EVERY`th: it costs a fifth of a short count."""
+LEARNED_EVERY: Final = 8
 NICENESS: Final = 10
 """Of the threads, so that the event loop does not wait for a core. At 19 a thread may hold Python's lock while other
 processes leave it no core: measured, the loop then stood for half a second."""
@@ -101,6 +104,7 @@ class TokenCounter:
         )
         self._waiting_bytes = 0
         self._waiting_lock = threading.Lock()
+        self._learned: dict[str, int] = {}
         self._told: set[Estimated] = set()
         tokenizers.warm()
         self._started = threading.Barrier(settings.threads)
@@ -235,9 +239,15 @@ class TokenCounter:
         tokens = reading.cut.known_tokens + sum(counts) + reading.more_tokens
         source = CountSource.CACHED if reading.cut.known_pieces else CountSource.COUNTED
         self._metrics.counted(source, time.perf_counter() - asked.began_s)
-        error = self._calibration.learn(asked.model, list(texts_of(asked.prompt)), tokens - self._around(asked.prompt))
-        self._metrics.estimate_error(error)
+        self._learn(asked.model, asked.prompt, tokens)
         return CountedPrompt(TokenCount(tokens + self._beside(asked.prompt), reading.exact, source), asked.blocks)
+
+    def _learn(self, model: str, prompt: Prompt, tokens: int) -> None:
+        """Teach the estimate by a count; of a model's later counts by some."""
+        nth = self._learned[model] = self._learned.get(model, 0) + 1
+        if nth <= LEARNED_ALL or nth % LEARNED_EVERY == 0:
+            error = self._calibration.learn(model, list(texts_of(prompt)), tokens - self._around(prompt))
+            self._metrics.estimate_error(error)
 
     def _given(self, prompt: Prompt, blocks: tuple[int, ...]) -> CountedPrompt:
         self._metrics.counted(CountSource.COUNTED, 0.0)

@@ -18,7 +18,7 @@ from extproc.config import TokenSettings
 from extproc.core.request import CountSource, TokenCount
 from extproc.ops.metrics import Metrics
 from extproc.prompt import Chat, CountedPrompt, Media, Message, Prompt
-from extproc.tokens.counter import READ_INLINE_BYTES_MAX, TEXT_BYTES, TokenCounter
+from extproc.tokens.counter import LEARNED_ALL, LEARNED_EVERY, READ_INLINE_BYTES_MAX, TEXT_BYTES, TokenCounter
 from extproc.tokens.loading import WARMING, CountedModel, Tokenizers
 from tests.tokens.chatml import END, START, TEMPLATE, loaded, said, write
 from tests.waiting import until
@@ -430,6 +430,12 @@ async def test_exact_counts_make_the_estimate_better(counter: TokenCounter, metr
     after = (await count_of(counter, digits, model="other")).tokens
     assert abs(after - exact) < abs(before - exact) / 4
     assert value(metrics, "extproc_token_estimate_error_ratio_count") == 51
+
+
+async def test_later_counts_teach_by_every_eighth(counter: TokenCounter, metrics: Metrics) -> None:
+    for number in range(LEARNED_ALL + 3 * LEARNED_EVERY):
+        await count_of(counter, Prompt((f"number {number}",)))
+    assert value(metrics, "extproc_token_estimate_error_ratio_count") == LEARNED_ALL + 3
 
 
 async def test_the_prompts_blocks_come_with_every_count(counter: TokenCounter) -> None:
