@@ -138,7 +138,7 @@ class Metrics:
         self._estimates = {reason: estimates.labels(reason.value) for reason in Estimated}
         self._estimate_error = Histogram(
             "extproc_token_estimate_error_ratio",
-            "How wrong the estimate of some counted prompts would have been: its difference to the count, by the count.",
+            "How wrong the estimate of a counted prompt would have been, by the count; for some of the counts.",
             buckets=_ERROR_BUCKETS_RATIO,
             registry=registry,
         )
