@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import partial
 
 import grpc
+import msgspec
 import structlog
 import uvloop
 from aiohttp import web
@@ -132,6 +133,8 @@ def _tokenizers(config: Config, metrics: Metrics) -> Tokenizers:
     loaded = load(config.tokens)
     if not isinstance(loaded, Tokenizers):
         raise StartError(loaded)
+    for pattern, reason in loaded.absent.items():
+        metrics.tokenizer_loaded(config.tokens.models[pattern].tokenizer or pattern, "none", reason, "none", [pattern])
     for model in loaded:
         encoder, template = model.encoder, model.template
         renderer = "none" if template is None else template.renderer.value
@@ -142,7 +145,8 @@ def _tokenizers(config: Config, metrics: Metrics) -> Tokenizers:
 
 def _ended(metrics: Metrics, answer: AnswerEnded) -> None:
     """Count a finished answer, and how far its engine's count of the prompt is from ours."""
-    metrics.answered(answer.status, answer.completion_tokens)
+    metrics.answered(answer.status, answer.completion_tokens, answer.first_byte_s, answer.duration_s)
+    log.debug("answer ended", **msgspec.structs.asdict(answer))
     if answer.prompt_tokens is not None and answer.counted_tokens is not None:
         metrics.usage_difference(answer.prompt_tokens - answer.counted_tokens, answer.counted_exactly)
 

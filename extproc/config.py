@@ -213,6 +213,8 @@ class TokenSettings(BaseModel):
     """Memory for the counts of chats' earlier messages, so that only what is new is encoded; 0 keeps none."""
     chat_messages_max: int = Field(2000, ge=1, le=100_000)
     """Chats of more messages are not rendered but estimated: a template takes 2 µs for each, on the event loop."""
+    chat_bytes_max: Size = Field(4 * MIB, ge=KIB, le=GIB)
+    """Chats of more text are not rendered either: no other Python runs meanwhile, 5 ms for so much."""
     template_fuel: int = Field(100_000, ge=1000, le=10_000_000)
     """Steps that a chat template may take, beside 100 for each message and one for every 8 bytes of text; a chat that
     needs more is estimated."""

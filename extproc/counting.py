@@ -4,9 +4,8 @@ import asyncio
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 from msgspec import Struct
 
 from extproc.config import GIB, ModelTokenizer, TokenSettings
@@ -42,7 +41,9 @@ class Counting:
     def __init__(self, tokenizer: Path, chat_template: Path | None) -> None:
         entry = ModelTokenizer(tokenizer=str(tokenizer), chat_template=chat_template)
         # Whoever asks here can wait, and wants the count and not an estimate.
-        settings = TokenSettings(models={MODEL: entry}, token_budget_ms=10_000, waiting_bytes_max=GIB)
+        settings = TokenSettings(
+            models={MODEL: entry}, token_budget_ms=10_000, waiting_bytes_max=GIB, chat_bytes_max=GIB
+        )
         loaded = load(settings)
         if not isinstance(loaded, Tokenizers):
             raise ValueError("; ".join(_without_model(fault) for fault in loaded))
@@ -60,7 +61,7 @@ class Counting:
                 if isinstance(prompt, str):
                     yield FileCount(name, len(content), fault=prompt)
                     continue
-                counted = runner.run(self._count(prompt, len(content)))
+                counted = runner.run(self._count(prompt))
                 seconds = time.perf_counter() - began_s
                 found = counted.count
                 yield FileCount(name, len(content), found.tokens, found.exact, found.source.value, seconds)
@@ -80,8 +81,8 @@ class Counting:
         """End the counter's threads."""
         self._counter.close()
 
-    async def _count(self, prompt: Prompt, size: int) -> CountedPrompt:
-        counted = self._counter.count(MODEL, prompt, size, lambda _: None)
+    async def _count(self, prompt: Prompt) -> CountedPrompt:
+        counted = self._counter.count(MODEL, prompt, lambda _: None)
         return counted if isinstance(counted, CountedPrompt) else await counted
 
 
@@ -93,15 +94,15 @@ def _text_of(content: bytes) -> Prompt | str:
 
 
 def _chat_of(content: bytes) -> Prompt | str:
-    """A request's body, or only its list of messages."""
-    try:
-        body: Any = msgspec.json.decode(content)
-    except msgspec.DecodeError as error:
-        return f"wanted the JSON of a chat, got {error}"
-    body = {"messages": body} if isinstance(body, list) else body
-    if not isinstance(body, dict):
-        return f"wanted messages or the body of a chat request, got {type(body).__name__}"
-    parsed = openai.parse(Endpoint.CHAT, msgspec.json.encode(body | {"model": MODEL}), ITEMS_MAX)
+    """A request's body, or only its list of messages; read as `serve` reads it."""
+    content = content.strip()
+    if content[:1] == b"[":
+        content = b'{"messages":' + content + b"}"
+    if content[:1] == b"{":
+        rest = content[1:].lstrip()
+        # In front, so that the body's own model is the one that is read.
+        content = b'{"model":"' + MODEL.encode() + (b'"' if rest[:1] == b"}" else b'",') + rest
+    parsed = openai.parse(Endpoint.CHAT, content, ITEMS_MAX)
     return parsed.message if isinstance(parsed, openai.BodyFault) else parsed.prompt
 
 

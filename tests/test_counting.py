@@ -79,8 +79,8 @@ def test_people_see_a_table(folder: Path) -> None:
     ("content", "options", "fault"),
     [
         (b"\xff", (), "standard input: wanted text in UTF-8, got invalid start byte at byte 0"),
-        (b"hello", ("--chat",), "standard input: wanted the JSON of a chat, got JSON is malformed"),
-        (b"7", ("--chat",), "standard input: wanted messages or the body of a chat request, got int"),
+        (b"hello", ("--chat",), "standard input: The request body is not valid JSON"),
+        (b"7", ("--chat",), "standard input: body: wanted object, got int"),
         (b"{}", ("--chat",), "standard input: messages: wanted an array, got nothing"),
         (b'[{"role": 1}]', ("--chat",), "standard input: messages[0].role: wanted str or null, got int"),
     ],

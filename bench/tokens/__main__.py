@@ -41,8 +41,12 @@ def main(names: tuple[str, ...], quick: bool) -> None:
     console.print(f"{machine()}; load {os.getloadavg()[0]:.1f} before")
     console.print("Text: Python's standard library in slices, with rare words; none comes twice")
     console.print(cost.exact_counts(found, text, rounds=3 if quick else 7))
-    console.print(uvloop.run(cost.short_chats(found, text, chats=100 if quick else 500)))
-    console.print(uvloop.run(cost.growing_chats(found, text, chats=9 if quick else 25)))
+    chatting = [one for one in found if one.loaded.template is not None]
+    if chatting:
+        console.print(uvloop.run(cost.short_chats(chatting, text, chats=100 if quick else 500)))
+        console.print(uvloop.run(cost.growing_chats(chatting, text, chats=9 if quick else 25)))
+    else:
+        console.print("2 and 3 are left out: there is no chat template")
     if quick:
         found = [replace(one, models=(one.loaded,)) for one in found]
     console.print(lag.loop_lag(found, text, seconds=1.0 if quick else 2.5))

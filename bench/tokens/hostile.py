@@ -13,7 +13,7 @@ from msgspec import Raw
 from rich.table import Table
 
 from bench.tokens.families import MODEL, Family, counter
-from bench.tokens.lag import Lags, ticking
+from bench.tokens.lag import TICK_S, Lags, ticking
 from bench.tokens.tables import made, verdict
 from bench.tokens.texts import KB, said
 from extproc.core.request import TokenCount
@@ -21,19 +21,9 @@ from extproc.prompt import Chat, CountedPrompt, Prompt
 from extproc.tokens.loading import CountedModel
 
 MB: Final = 1000 * KB
-_WAIT_S_MAX: Final = 60.0
 _MESSAGES: Final = 50_000
 _DEPTH: Final = 10_000
-_MESSAGE_BYTES: Final = 40
 _chance = random.Random(3)
-
-
-def _text(text: str) -> tuple[Prompt, int]:
-    return Prompt((text,)), len(text.encode())
-
-
-def _chat(chat: Chat, size: int) -> tuple[Prompt, int]:
-    return Prompt(chat=chat), size
 
 
 def _random_unicode() -> str:
@@ -41,19 +31,19 @@ def _random_unicode() -> str:
     return "".join(chr(_chance.randrange(0xE000, 0x110000)) for _ in range(MB // 4))
 
 
-INPUTS: Final[dict[str, Callable[[], tuple[Prompt, int]]]] = {
-    "1 MB of a": lambda: _text("a" * MB),
-    "1 MB of blanks": lambda: _text(" " * MB),
-    "1 MB of line breaks": lambda: _text("\n" * MB),
-    "1 MB of NUL": lambda: _text("\0" * MB),
-    "1 MB of !?": lambda: _text("!?" * (MB // 2)),
-    "100,000 combining marks": lambda: _text("e" + "\u0301" * 100_000),
-    "1 MB of base64": lambda: _text(base64.b64encode(_chance.randbytes(MB * 3 // 4)).decode()),
-    "1 MB of random letters": lambda: _text("".join(_chance.choices("abcdefghijklmnopqrstuvwxyz", k=MB))),
-    "1 MB of random characters": lambda: _text(_random_unicode()),
-    f"{_MESSAGES:,} messages": lambda: _chat(said(["Hi."] * _MESSAGES), _MESSAGES * _MESSAGE_BYTES),
-    f"tools nested {_DEPTH:,} deep": lambda: _chat(
-        Chat(said(["Hi."]).messages, tools=Raw(b"[" * _DEPTH + b"]" * _DEPTH)), 2 * _DEPTH
+INPUTS: Final[dict[str, Callable[[], Prompt]]] = {
+    "1 MB of a": lambda: Prompt(("a" * MB,)),
+    "1 MB of blanks": lambda: Prompt((" " * MB,)),
+    "1 MB of line breaks": lambda: Prompt(("\n" * MB,)),
+    "1 MB of NUL": lambda: Prompt(("\0" * MB,)),
+    "1 MB of !?": lambda: Prompt(("!?" * (MB // 2),)),
+    "100,000 combining marks": lambda: Prompt(("e" + "\u0301" * 100_000,)),
+    "1 MB of base64": lambda: Prompt((base64.b64encode(_chance.randbytes(MB * 3 // 4)).decode(),)),
+    "1 MB of random letters": lambda: Prompt(("".join(_chance.choices("abcdefghijklmnopqrstuvwxyz", k=MB)),)),
+    "1 MB of random characters": lambda: Prompt((_random_unicode(),)),
+    f"{_MESSAGES:,} messages": lambda: Prompt(chat=said(["Hi."] * _MESSAGES)),
+    f"tools nested {_DEPTH:,} deep": lambda: Prompt(
+        chat=Chat(said(["Hi."]).messages, tools=Raw(b"[" * _DEPTH + b"]" * _DEPTH))
     ),
 }
 
@@ -64,9 +54,8 @@ class Felt:
 
     answer_s: float
     count: TokenCount
-    late: TokenCount | None
-    """The count, if it came after all."""
-    late_s: float
+    late: tuple[TokenCount, float] | None
+    """The count, if it came after all, and when."""
     lags: Lags
 
 
@@ -78,12 +67,12 @@ def hostile(families: Sequence[Family]) -> Table:
     )
     worst = 0.0
     for name, make in INPUTS.items():
-        prompt, size = make()
+        prompt = make()
         for family in families:
             for model in family.models:
-                felt = uvloop.run(_felt(model, prompt, size))
+                felt = uvloop.run(_felt(model, prompt))
                 lag_ms = felt.lags.quantile(1.0)
-                late = ("", "") if felt.late is None else (f"{felt.late_s * 1000:.0f}", str(felt.late.tokens))
+                late = ("", "") if felt.late is None else (f"{felt.late[1] * 1000:.0f}", str(felt.late[0].tokens))
                 answer = f"{felt.answer_s * 1000:.1f}", str(felt.count.tokens)
                 source = felt.count.source.value
                 table.add_row(name, family.name, model.encoder.engine, source, *answer, *late, f"{lag_ms:.1f}")
@@ -93,16 +82,16 @@ def hostile(families: Sequence[Family]) -> Table:
     return table
 
 
-async def _felt(model: CountedModel, prompt: Prompt, size: int) -> Felt:
+async def _felt(model: CountedModel, prompt: Prompt) -> Felt:
     counting = counter(model)
-    corrected: asyncio.Future[TokenCount] = asyncio.get_running_loop().create_future()
+    late: list[tuple[TokenCount, float]] = []
     async with ticking() as lags:
         begun = time.perf_counter()
-        found = counting.count(MODEL, prompt, size, corrected.set_result)
+        found = counting.count(MODEL, prompt, lambda count: late.append((count, time.perf_counter() - begun)))
         found = found if isinstance(found, CountedPrompt) else await found
         answer_s = time.perf_counter() - begun
-        # A thread that is not through would disturb what is measured next.
-        late = await asyncio.wait_for(corrected, _WAIT_S_MAX) if counting.waiting_bytes else None
-        late_s = time.perf_counter() - begun
+        while counting.waiting_bytes:  # noqa: ASYNC110 - what a thread is still at would disturb what is measured next
+            await asyncio.sleep(TICK_S)
+        await asyncio.sleep(5 * TICK_S)
     counting.close()
-    return Felt(answer_s, found.count, late, late_s, lags)
+    return Felt(answer_s, found.count, late[0] if late else None, lags)

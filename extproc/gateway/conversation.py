@@ -63,7 +63,6 @@ class CountTokens(Struct, frozen=True):
 
     model: str
     prompt: Prompt
-    body_bytes: int
 
 
 class SetDestination(Struct, frozen=True):

@@ -112,6 +112,9 @@ PROMPT_FIELD: Final = {
 }
 """Where each endpoint's prompt stands."""
 
+_FREE_CHOICES: Final = (b"", b"null", b'"auto"', b'"required"')
+"""Values of `tool_choice` with which all tools stand in the prompt."""
+
 _LIMITS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens", "n")
 """Of the first three, the first one given holds."""
 
@@ -208,11 +211,13 @@ def _prompt(fields: _AnyBody) -> Prompt:
 
 
 def _chat(fields: _AnyBody, messages: tuple[Message, ...], *, generates: bool, as_usual: bool = True) -> Chat:
-    # Engines differ in whether tools that must not be called stand in the prompt, and in what effort means to it.
+    # Engines differ in which tools stand in the prompt where the choice is not free, in what effort means to it, and in
+    # whether they have documents.
     unusual = (
         not is_null(fields.chat_template)
         or not is_null(fields.reasoning_effort)
-        or (bytes(fields.tool_choice) == b'"none"' and not is_null(fields.tools))
+        or not is_null(fields.documents)
+        or not (is_null(fields.tools) or bytes(fields.tool_choice) in _FREE_CHOICES)
     )
     return Chat(
         messages,

@@ -17,7 +17,7 @@ _AUDIOS: Final = (b'"input_audio"', b'"audio_url"', b'"audio"')
 def given(prompts: Prompts, *, add_special_tokens: bool = True) -> Prompt:
     """Prompts that stand in the body themselves; a list of token ids is one prompt."""
     if prompts is None:
-        return Prompt()
+        return Prompt(as_usual=False)
     if isinstance(prompts, str):
         return Prompt((prompts,), add_special_tokens)
     if set(map(type, prompts)) == {int}:
@@ -25,6 +25,8 @@ def given(prompts: Prompts, *, add_special_tokens: bool = True) -> Prompt:
         return Prompt(token_ids=len(ids), ids=ids)
     texts: list[str] = []
     token_ids = 0
+    kinds = {type(item) for item in prompts}
+    as_usual = len(kinds) == 1 and Part not in kinds
     parts: list[Part] = []
     for item in prompts:
         if isinstance(item, str):
@@ -33,6 +35,7 @@ def given(prompts: Prompts, *, add_special_tokens: bool = True) -> Prompt:
             inner = [one for one in item if isinstance(one, str)]
             texts += inner
             token_ids += len(item) - len(inner)
+            as_usual = as_usual and not inner
         elif isinstance(item, Part):
             texts += item.texts
             parts.append(item)
@@ -44,6 +47,7 @@ def given(prompts: Prompts, *, add_special_tokens: bool = True) -> Prompt:
         token_ids,
         media=_media_of(parts),
         prompts=len(prompts) or 1,
+        as_usual=as_usual,
     )
 
 

@@ -36,6 +36,8 @@ _DIFFERENCE_BUCKETS_TOKENS = (-10_000, -1000, -100, -10, -1, 0, 1, 10, 100, 1000
 _PROMPT_BUCKETS_TOKENS = (10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
 _OUTPUT_BUCKETS_TOKENS = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
 
+_ANSWER_BUCKETS_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+
 _STATUSES = ("1xx", "2xx", "3xx", "4xx", "5xx")
 _TOKENIZER_LABELS = ("tokenizer", "engine", "reason", "renderer", "models")
 _LABEL_CHARS_MAX = 200
@@ -49,6 +51,7 @@ class Estimated(enum.Enum):
     FAILED = "failed"
     TEMPLATE = "template"
     LATE = "late"
+    TOO_LONG = "too_long"
 
 
 class Metrics:
@@ -130,8 +133,8 @@ class Metrics:
         estimates = Counter(
             "extproc_token_estimates_total",
             "Prompts whose text was estimated by its size. reason: no_tokenizer (none is configured for the model), "
-            "busy (too much text was waiting), template (it failed, ran over its fuel, or the chat has too many "
-            "messages), late (not counted within token_budget_ms) or failed (the text cannot be encoded).",
+            "busy (too much text was waiting), template (it failed, or ran over its fuel), too_long (to be rendered or "
+            "encoded at all), late (not counted within token_budget_ms) or failed (the text cannot be encoded).",
             ["reason"],
             registry=registry,
         )
@@ -173,6 +176,18 @@ class Metrics:
             registry=registry,
         )
         self._answers = {status: answers.labels(status) for status in (*_STATUSES, "none")}
+        self._answer_s = Histogram(
+            "extproc_answer_seconds",
+            "From a request's first byte to its answer's last, where Envoy told it.",
+            buckets=_ANSWER_BUCKETS_S,
+            registry=registry,
+        )
+        self._first_byte_s = Histogram(
+            "extproc_answer_first_byte_seconds",
+            "From a request's first byte to the first of its answer, which engines may send before the first token.",
+            buckets=_ANSWER_BUCKETS_S,
+            registry=registry,
+        )
         self._output_tokens = Histogram(
             "extproc_answer_output_tokens",
             "Tokens of answers, where the engine told their number.",
@@ -259,8 +274,14 @@ class Metrics:
         """An engine counted so many prompt tokens more than we did; `exact`: our count was to be the engine's."""
         self._differences[exact].observe(tokens)
 
-    def answered(self, status: int, output_tokens: int | None) -> None:
+    def answered(
+        self, status: int, output_tokens: int | None, first_byte_s: float | None, duration_s: float | None
+    ) -> None:
         """Envoy reported a finished inference request. Status 0, or none that HTTP has: no answer was begun."""
+        if first_byte_s is not None:
+            self._first_byte_s.observe(first_byte_s)
+        if duration_s is not None:
+            self._answer_s.observe(duration_s)
         self._entry_read.inc()
         self._answers[_STATUSES[status // 100 - 1] if 100 <= status < 600 else "none"].inc()
         if output_tokens is not None:

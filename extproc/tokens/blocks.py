@@ -7,6 +7,7 @@ around the same.
 
 from array import array
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from msgspec import Raw
@@ -21,8 +22,8 @@ PROMPT_BLOCKS_MAX: Final = 4096
 _BYTES_MAX: Final = PROMPT_BLOCKS_MAX * PROMPT_BLOCK_BYTES
 _ID_BYTES: Final = 4
 _MEDIUM_BLOCKS: Final = 4
-_MESSAGES_MAX: Final = 4096
-"""Of a chat likewise: each message costs, however short."""
+_PIECES_MAX: Final = 16_384
+"""Of a chat likewise: each message and part costs, however short. A message of text has four pieces."""
 
 # What a piece is stands before it. None can pass for another or for two, since UTF-8 has no byte 0xFF.
 _MARK: Final = b"\xff"
@@ -50,7 +51,11 @@ def blocks_of(model: str, prompt: Prompt, seed: int) -> tuple[int, ...]:
     if prompt.prompts != 1 or one_of != 1:
         return ()
     if prompt.chat is not None:
-        kind, special, data = b"chat", prompt.chat.add_special_tokens, _bounded(_chat_pieces(prompt.chat))
+        kind, special, data = (
+            b"chat",
+            prompt.chat.add_special_tokens,
+            _bounded(islice(_chat_pieces(prompt.chat), _PIECES_MAX)),
+        )
     elif prompt.ids:
         kind, special, data = b"ids", False, _ids(prompt.ids[: _BYTES_MAX // _ID_BYTES])
     elif prompt.media:
@@ -83,7 +88,7 @@ def _bounded(pieces: Iterator[bytes]) -> bytes:
 def _chat_pieces(chat: Chat) -> Iterator[bytes]:
     """A conversation in pieces, up to its first part of unknown kind. A turn more adds some at its end only."""
     yield from _fields((_TOOLS, chat.tools), (_DOCUMENTS, chat.documents))
-    for message in chat.messages[:_MESSAGES_MAX]:
+    for message in chat.messages:
         yield _MESSAGE
         yield _utf8(message.role or "")
         if message.name or message.tool_call_id or message.reasoning or message.reasoning_content:

@@ -240,10 +240,9 @@ def _vocabulary(name: str, revision: str | None, seed: int) -> _Vocabulary:
 
 
 def _beginning(tokenizer: Tokenizer) -> str:
-    plain, framed = (tokenizer.encode("a", add_special_tokens=special) for special in (False, True))
-    added = framed.ids[: len(framed.ids) - len(plain.ids)]
-    in_front = bool(added) and framed.ids[len(added) :] == plain.ids
-    return (tokenizer.id_to_token(added[0]) or "") if in_front else ""
+    plain, framed = (tokenizer.encode("a", add_special_tokens=special).ids for special in (False, True))
+    begins = next((at for at in range(len(framed)) if framed[at : at + len(plain)] == plain), 0)
+    return (tokenizer.id_to_token(framed[0]) or "") if begins else ""
 
 
 def _renderer(tokenizer: Tokenizer) -> Renderer:

@@ -52,14 +52,24 @@ SAID = [{"role": "user", "content": "hi"}]
         (COMPLETION, {"prompt": ["one", "two"]}, Prompt(("one", "two"), prompts=2)),
         (COMPLETION, {"prompt": [1, 2, 3]}, Prompt(token_ids=3, ids=(1, 2, 3))),
         (COMPLETION, {"prompt": [[1, 2], [3]]}, Prompt(token_ids=3, prompts=2)),
-        (COMPLETION, {"prompt": [[1, "x"], "y", 4]}, Prompt(("x", "y"), token_ids=2, prompts=3)),
-        (COMPLETION, {"prompt": [{"prompt_string": "x", "multimodal_data": []}]}, Prompt(media=Media(files=1))),
+        (COMPLETION, {"prompt": [[1, "x"], "y", 4]}, Prompt(("x", "y"), token_ids=2, prompts=3, as_usual=False)),
+        (COMPLETION, {"prompt": [[1, "x"]]}, Prompt(("x",), token_ids=1, as_usual=False)),
+        (COMPLETION, {"prompt": [1, "x"]}, Prompt(("x",), token_ids=1, prompts=2, as_usual=False)),
+        (
+            COMPLETION,
+            {"prompt": [{"prompt_string": "x", "multimodal_data": []}]},
+            Prompt(media=Media(files=1), as_usual=False),
+        ),
         (COMPLETION, {"prompt": ""}, Prompt(("",))),
         (COMPLETION, {"prompt": ["", "a"]}, Prompt(("", "a"), prompts=2)),
-        (COMPLETION, {"prompt": None}, Prompt()),
-        (COMPLETION, {}, Prompt()),
+        (COMPLETION, {"prompt": None}, Prompt(as_usual=False)),
+        (COMPLETION, {}, Prompt(as_usual=False)),
         (EMBEDDING, {"input": ["one", "two"]}, Prompt(("one", "two"), prompts=2)),
-        (EMBEDDING, {"input": [{"type": "text", "text": "a"}, IMAGE]}, Prompt(("a",), media=Media(1), prompts=2)),
+        (
+            EMBEDDING,
+            {"input": [{"type": "text", "text": "a"}, IMAGE]},
+            Prompt(("a",), media=Media(1), prompts=2, as_usual=False),
+        ),
         (EMBEDDING, {"input": [[1], [2]]}, Prompt(token_ids=2, prompts=2)),
     ],
 )
@@ -149,13 +159,15 @@ def test_items_of_a_response_become_messages_of_roles() -> None:
         (CHAT, {"continue_final_message": True, "add_special_tokens": True}, {"continue_final_message": True}),
         (CHAT, {"add_special_tokens": True}, {"add_special_tokens": True}),
         (CHAT, {"chat_template_kwargs": {"a": 1}}, {"template_kwargs": Raw(b'{"a": 1}'), "as_usual": True}),
-        (CHAT, {"documents": [1]}, {"documents": Raw(b"[1]"), "as_usual": True}),
+        (CHAT, {"documents": [1]}, {"documents": Raw(b"[1]"), "as_usual": False}),
         (CHAT, {"chat_template": "{{ 1 }}"}, {"as_usual": False}),
         (CHAT, {"chat_template": None, "reasoning_effort": None}, {"as_usual": True}),
         (CHAT, {"reasoning_effort": "high"}, {"as_usual": False}),
         (CHAT, {"tool_choice": "none", "tools": [{}]}, {"as_usual": False}),
         (CHAT, {"tool_choice": "none"}, {"as_usual": True}),
         (CHAT, {"tool_choice": "auto", "tools": [{}]}, {"as_usual": True}),
+        (CHAT, {"tool_choice": "required", "tools": [{}]}, {"as_usual": True}),
+        (CHAT, {"tool_choice": {"type": "function"}, "tools": [{}]}, {"as_usual": False}),
     ],
 )
 def test_what_changes_a_template_is_read(endpoint: Endpoint, fields: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -175,7 +187,7 @@ def test_fields_that_only_templates_read_may_hold_anything(name: str, value: obj
 
 def test_tools_count_as_characters_and_not_as_escapes() -> None:
     body = parsed(CHAT, messages=[], tools=[{"description": "天気予報"}])
-    assert list(texts_of(body.prompt)) == ['[{"description": "天気予報"}]']
+    assert list(texts_of(body.prompt)) == ['[{"description":"天気予報"}]']
 
 
 @pytest.mark.parametrize(

@@ -162,16 +162,16 @@ def test_how_often_engines_count_the_same_can_be_read_off(metrics: Metrics, exac
     + [(one, "none") for one in (0, 99, 600, -1)],
 )
 def test_answers_are_counted_by_the_class_of_their_status(metrics: Metrics, status: int, label: str) -> None:
-    metrics.answered(status, None)
+    metrics.answered(status, None, None, None)
     found = series(metrics)
     for one in ("1xx", "2xx", "3xx", "4xx", "5xx", "none"):
         assert at(found, "extproc_answers_total", status=one) == (one == label)
 
 
 def test_access_log_entries_are_read_or_ignored(metrics: Metrics) -> None:
-    metrics.answered(200, 40)
-    metrics.answered(200, 0)
-    metrics.answered(200, None)
+    metrics.answered(200, 40, 0.2, 2.0)
+    metrics.answered(200, 0, None, 2.0)
+    metrics.answered(200, None, None, None)
     metrics.access_log_ignored(1)
     found = series(metrics)
     assert at(found, "extproc_access_log_entries_total", verdict="read") == 3

@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models
 
 from extproc.config import TokenSettings
 from extproc.core.request import CountSource, TokenCount
 from extproc.ops.metrics import Metrics
-from extproc.prompt import Chat, CountedPrompt, Media, Message, Prompt
-from extproc.tokens.counter import LEARNED_ALL, LEARNED_EVERY, READ_INLINE_BYTES_MAX, TEXT_BYTES, TokenCounter
+from extproc.prompt import Chat, CountedPrompt, Media, Message, Part, Prompt
+from extproc.tokens import counter as counter_module
+from extproc.tokens.counter import READ_INLINE_BYTES_MAX, READ_INLINE_MESSAGES_MAX, TEXT_BYTES, TokenCounter
+from extproc.tokens.estimator import LEARNED_ALL, LEARNED_EVERY
 from extproc.tokens.loading import WARMING, CountedModel, Tokenizers
 from tests.tokens.chatml import END, START, TEMPLATE, loaded, said, write
 from tests.waiting import until
@@ -69,45 +71,51 @@ def value(metrics: Metrics, name: str, **labels: str) -> float:
     return 0.0
 
 
+@pytest.fixture(params=["on the loop", "in a thread"])
+def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "in a thread":
+        monkeypatch.setattr(counter_module, "READ_INLINE_BYTES_MAX", -1)
+
+
 def nobody(count: TokenCount) -> None:
     raise AssertionError(count)
 
 
-async def counted(counter: TokenCounter, prompt: Prompt, body_bytes: int = 100, model: str = "known") -> CountedPrompt:
-    found = counter.count(model, prompt, body_bytes, nobody)
+async def counted(counter: TokenCounter, prompt: Prompt, model: str = "known") -> CountedPrompt:
+    found = counter.count(model, prompt, nobody)
     return found if isinstance(found, CountedPrompt) else await found
 
 
-async def count_of(counter: TokenCounter, prompt: Prompt, body_bytes: int = 100, model: str = "known") -> TokenCount:
-    return (await counted(counter, prompt, body_bytes, model)).count
+async def count_of(counter: TokenCounter, prompt: Prompt, model: str = "known") -> TokenCount:
+    return (await counted(counter, prompt, model)).count
 
 
 def ids(reference: Tokenizer, text: str, *, special: bool = False) -> int:
     return len(reference.encode(text, add_special_tokens=special).ids)
 
 
-@pytest.mark.parametrize("body_bytes", [100, READ_INLINE_BYTES_MAX + 1])
+@pytest.mark.usefixtures("where")
 async def test_texts_are_counted_as_the_tokenizer_counts_them(
-    counter: TokenCounter, reference: Tokenizer, body_bytes: int
+    counter: TokenCounter,
+    reference: Tokenizer,
 ) -> None:
     expected = ids(reference, FOX, special=True) + ids(reference, "dog", special=True)
-    assert await count_of(counter, Prompt((FOX, "dog")), body_bytes) == TokenCount(expected, True, COUNTED)
-    assert await count_of(counter, Prompt(("",)), body_bytes) == TokenCount(1, True, COUNTED)
+    assert await count_of(counter, Prompt((FOX, "dog"))) == TokenCount(expected, True, COUNTED)
+    assert await count_of(counter, Prompt(("",))) == TokenCount(1, True, COUNTED)
     without = Prompt((FOX, "dog"), add_special_tokens=False)
-    assert await count_of(counter, without, body_bytes) == TokenCount(expected - 2, False, CACHED), (
-        "llama.cpp adds them"
-    )
+    assert await count_of(counter, without) == TokenCount(expected - 2, False, CACHED), "llama.cpp adds them"
 
 
-@pytest.mark.parametrize("body_bytes", [100, READ_INLINE_BYTES_MAX + 1])
+@pytest.mark.usefixtures("where")
 async def test_a_chat_is_counted_as_the_template_writes_it(
-    counter: TokenCounter, reference: Tokenizer, body_bytes: int
+    counter: TokenCounter,
+    reference: Tokenizer,
 ) -> None:
     text = f"<s>{START}user\n{FOX}{END}\n{START}assistant\n{END}{END}\n{START}user\nmore{END}\n{START}assistant\n"
     chat = said(FOX, END, "more")
-    assert await count_of(counter, Prompt(chat=chat), body_bytes) == TokenCount(ids(reference, text), True, COUNTED)
+    assert await count_of(counter, Prompt(chat=chat)) == TokenCount(ids(reference, text), True, COUNTED)
     more = Prompt(chat=Chat(chat.messages, add_special_tokens=True))
-    count = await count_of(counter, more, body_bytes)
+    count = await count_of(counter, more)
     assert (count.tokens, count.exact) == (ids(reference, text, special=True), False)
 
 
@@ -167,26 +175,28 @@ async def test_a_model_without_a_tokenizer_is_estimated_by_its_bytes(
     assert value(metrics, "extproc_token_counts_total", source="estimated") == 1
 
 
+@pytest.mark.usefixtures("where")
 async def test_text_that_cannot_be_encoded_is_estimated_and_counted(counter: TokenCounter, metrics: Metrics) -> None:
-    for body_bytes in (100, READ_INLINE_BYTES_MAX + 1):
-        assert (await count_of(counter, Prompt(("\ud800" * 8,)), body_bytes)).source is ESTIMATED
-    assert value(metrics, "extproc_token_estimates_total", reason="failed") == 2
+    assert (await count_of(counter, Prompt(("\ud800" * 8,)))).source is ESTIMATED
+    assert value(metrics, "extproc_token_estimates_total", reason="failed") == 1
 
 
 @pytest.mark.parametrize(
     "template",
     ["{{ raise_exception('no') }}", "{{ messages[9].content.x }}", "{% for i in range(9999999) %}{% endfor %}"],
 )
-@pytest.mark.parametrize("body_bytes", [100, READ_INLINE_BYTES_MAX + 1])
+@pytest.mark.usefixtures("where")
 async def test_a_chat_whose_template_fails_is_estimated_counted_and_told_once(
-    tmp_path: Path, metrics: Metrics, template: str, body_bytes: int
+    tmp_path: Path,
+    metrics: Metrics,
+    template: str,
 ) -> None:
     counter = TokenCounter(PATIENT, loaded(known=write(tmp_path / "broken", template)), metrics)
     with capture_logs() as logs:
         for _ in range(2):
-            count = await count_of(counter, Prompt(chat=said("abcd" * 25)), body_bytes)
+            count = await count_of(counter, Prompt(chat=said("abcd" * 25)))
             assert count == TokenCount(23 + PATIENT.message_tokens, False, ESTIMATED)
-    assert [(one["why"], one["log_level"]) for one in logs] == [("template", "warning")]
+    assert [(one["tokenizer"], one["log_level"]) for one in logs] == [(str(tmp_path / "broken"), "warning")]
     assert value(metrics, "extproc_token_estimates_total", reason="template") == 2
     counter.close()
 
@@ -195,7 +205,7 @@ async def test_a_chat_of_too_many_messages_is_not_rendered(tokenizers: Tokenizer
     counter = TokenCounter(TokenSettings(chat_messages_max=3), tokenizers, metrics)
     assert (await count_of(counter, Prompt(chat=said("a", "b", "c")))).exact
     assert (await count_of(counter, Prompt(chat=said("a", "b", "c", "d")))).source is ESTIMATED
-    assert value(metrics, "extproc_token_estimates_total", reason="template") == 1
+    assert value(metrics, "extproc_token_estimates_total", reason="too_long") == 1
     counter.close()
 
 
@@ -278,24 +288,33 @@ class Recording:
 
 
 @pytest.mark.parametrize(
-    ("length", "body_bytes", "thread"),
+    ("prompt", "thread"),
     [
-        (1000, READ_INLINE_BYTES_MAX, "MainThread"),
-        (1001, READ_INLINE_BYTES_MAX, "tokens"),
-        (10, READ_INLINE_BYTES_MAX + 1, "tokens"),
+        (Prompt(("b" * 8192,)), "MainThread"),
+        (Prompt(("b" * 8193,)), "tokens"),
+        (Prompt(chat=said(*["b"] * READ_INLINE_MESSAGES_MAX)), "MainThread"),
+        (Prompt(chat=said(*["b"] * (READ_INLINE_MESSAGES_MAX + 1))), "tokens"),
+        (Prompt(chat=said("b", "c" * (READ_INLINE_BYTES_MAX - 1))), "tokens"),
     ],
 )
-async def test_long_texts_and_texts_of_long_bodies_are_encoded_in_a_thread(
-    known: CountedModel, metrics: Metrics, length: int, body_bytes: int, thread: str
+async def test_long_texts_and_chats_of_many_messages_are_encoded_in_a_thread(
+    known: CountedModel, metrics: Metrics, prompt: Prompt, thread: str
 ) -> None:
     recording = Recording(known.encoder)
-    counter = TokenCounter(
-        TokenSettings(inline_bytes_max=1000, token_budget_ms=10_000),
-        Tokenizers({"known": replace(known, encoder=recording)}),
-        metrics,
-    )
-    assert (await count_of(counter, Prompt(("a" * length,)), body_bytes)).exact
+    settings = TokenSettings(inline_bytes_max=8192, token_budget_ms=10_000)
+    counter = TokenCounter(settings, Tokenizers({"known": replace(known, encoder=recording)}), metrics)
+    assert (await count_of(counter, prompt)).source is COUNTED
     assert recording.threads == [thread]
+    counter.close()
+
+
+async def test_what_is_known_of_a_long_chat_makes_it_short(known: CountedModel, metrics: Metrics) -> None:
+    recording = Recording(known.encoder)
+    counter = TokenCounter(PATIENT, Tokenizers({"known": replace(known, encoder=recording)}), metrics)
+    first = said("b" * 30_000, "c" * 30_000)
+    await count_of(counter, Prompt(chat=first))
+    await count_of(counter, Prompt(chat=Chat((*first.messages, Message("user", "more")))))
+    assert recording.threads == ["tokens", "MainThread"]
     counter.close()
 
 
@@ -367,7 +386,7 @@ async def test_a_caller_that_goes_away_releases_its_place_and_does_no_harm(held:
 async def test_over_its_budget_a_count_is_estimated_and_told_later(held: Held, metrics: Metrics) -> None:
     counter = holding(held, metrics, token_budget_ms=0)
     told: list[TokenCount] = []
-    waiting = counter.count("known", Prompt(("abcd" * 25,)), 100, told.append)
+    waiting = counter.count("known", Prompt(("abcd" * 25,)), told.append)
     assert not isinstance(waiting, CountedPrompt)
     assert (await waiting).count == TokenCount(23, False, ESTIMATED)
     assert value(metrics, "extproc_token_estimates_total", reason="late") == 1
@@ -412,12 +431,73 @@ class Broken:
         raise RuntimeError(msg)
 
 
-@pytest.mark.parametrize("body_bytes", [100, READ_INLINE_BYTES_MAX + 1])
-async def test_a_fault_of_ours_is_an_estimate(metrics: Metrics, body_bytes: int) -> None:
+@pytest.mark.usefixtures("where")
+async def test_a_fault_of_ours_is_an_estimate(metrics: Metrics) -> None:
     broken: Any = CountedModel("broken", Broken(), 0, 1)
     counter = TokenCounter(PATIENT, Tokenizers({"known": broken}), metrics)
-    assert (await count_of(counter, Prompt(("abcd" * 25,)), body_bytes)).source is ESTIMATED
+    assert (await count_of(counter, Prompt(("abcd" * 25,)))).source is ESTIMATED
     assert value(metrics, "extproc_errors_total", where="tokens") == 1
+    counter.close()
+
+
+async def test_models_of_other_vocabularies_know_nothing_of_each_other(
+    tokenizers: Tokenizers, tmp_path: Path, metrics: Metrics
+) -> None:
+    (tmp_path / "other").mkdir()
+    whole_words = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    whole_words.save(str(tmp_path / "other" / "tokenizer.json"))
+    both = loaded(known=Path(next(iter(tokenizers)).name), other=tmp_path / "other")
+    counter = TokenCounter(PATIENT, both, metrics)
+    alone = [await count_of(TokenCounter(PATIENT, both, Metrics()), Prompt((FOX,)), one) for one in ("known", "other")]
+    for _ in range(2):
+        counts = [(await count_of(counter, Prompt((FOX,)), model)).tokens for model in ("known", "other")]
+        assert counts == [one.tokens for one in alone]
+    assert counts[0] != counts[1]
+    counter.close()
+
+
+async def test_text_that_can_never_fit_is_not_called_waiting(held: Held, metrics: Metrics) -> None:
+    counter = holding(held, metrics, waiting_bytes_max=64 * 1024)
+    assert (await count_of(counter, Prompt(("b" * 64 * 1024,)))).source is ESTIMATED
+    assert value(metrics, "extproc_token_estimates_total", reason="too_long") == 1
+    counter.close()
+
+
+async def test_many_small_texts_weigh_more_than_their_bytes(held: Held, metrics: Metrics) -> None:
+    counter = holding(held, metrics, waiting_bytes_max=64 * 1024)
+    assert (await count_of(counter, Prompt(("b",) * (64 * 1024 // TEXT_BYTES)))).source is ESTIMATED
+    assert held.calls == 0
+    counter.close()
+
+
+async def test_a_chat_of_too_much_text_is_not_rendered(tokenizers: Tokenizers, metrics: Metrics) -> None:
+    counter = TokenCounter(TokenSettings(chat_bytes_max=1024, token_budget_ms=10_000), tokenizers, metrics)
+    assert (await count_of(counter, Prompt(chat=said("b" * 1024)))).source is COUNTED
+    assert (await count_of(counter, Prompt(chat=said("b" * 1025)))).source is ESTIMATED
+    assert value(metrics, "extproc_token_estimates_total", reason="too_long") == 1
+    counter.close()
+
+
+async def test_media_do_not_weigh(held: Held, metrics: Metrics) -> None:
+    """An image may have megabytes, and nobody encodes them."""
+    counter = holding(held, metrics, waiting_bytes_max=64 * 1024)
+    part = Part(type=Raw(b'"image_url"'), image_url=Raw(b'"' + b"x" * 2**20 + b'"'))
+    counting = asyncio.ensure_future(count_of(counter, Prompt(chat=Chat((Message("user", ["hi", part]),)))))
+    await until(lambda: held.calls == 1)
+    assert counter.waiting_bytes < 64 * 1024
+    held.go.set()
+    assert (await counting).source is COUNTED
+    counter.close()
+
+
+async def test_a_failing_template_of_one_model_does_not_silence_anothers(tmp_path: Path, metrics: Metrics) -> None:
+    broken = {name: write(tmp_path / name, "{{ raise_exception('no') }}") for name in ("one", "two")}
+    counter = TokenCounter(PATIENT, loaded(**broken), metrics)
+    with capture_logs() as logs:
+        for model in ("one", "one", "two"):
+            await count_of(counter, Prompt(chat=Chat(())), model)
+            await count_of(counter, Prompt(chat=said("a")), model)
+    assert [one["tokenizer"] for one in logs] == [str(broken["one"]), str(broken["two"])]
     counter.close()
 
 
@@ -440,8 +520,8 @@ async def test_later_counts_teach_by_every_eighth(counter: TokenCounter, metrics
 
 async def test_the_prompts_blocks_come_with_every_count(counter: TokenCounter) -> None:
     texts = ["a" * 600, "a" * 600 + "b" * 600]
-    for model, body_bytes in (("known", 100), ("known", READ_INLINE_BYTES_MAX + 1), ("other", 100)):
-        first, second = [await counted(counter, Prompt((text,)), body_bytes, model) for text in texts]
+    for model in ("known", "other"):
+        first, second = [await counted(counter, Prompt((text,)), model) for text in texts]
         assert len(first.blocks) == 600 // 256
         assert second.blocks[: len(first.blocks)] == first.blocks
         assert len(second.blocks) == 1200 // 256
@@ -484,12 +564,14 @@ prompts = st.builds(
 @given(
     prompt=prompts,
     model=st.sampled_from(["known", "other", "", "\ud800"]),
-    body_bytes=st.sampled_from([10, READ_INLINE_BYTES_MAX + 1]),
+    inline_bytes_max=st.sampled_from([-1, READ_INLINE_BYTES_MAX]),
 )
-def test_counting_never_raises(tokenizers: Tokenizers, prompt: Prompt, model: str, body_bytes: int) -> None:
+def test_counting_never_raises(tokenizers: Tokenizers, prompt: Prompt, model: str, inline_bytes_max: int) -> None:
     metrics = Metrics()
     counter = TokenCounter(PATIENT, tokenizers, metrics)
-    count = asyncio.run(count_of(counter, prompt, body_bytes, model))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(counter_module, "READ_INLINE_BYTES_MAX", inline_bytes_max)
+        count = asyncio.run(count_of(counter, prompt, model))
     assert count.tokens >= prompt.token_ids
     assert not (count.exact and (count.source is ESTIMATED or prompt.media))
     assert value(metrics, "extproc_errors_total", where="tokens") == 0

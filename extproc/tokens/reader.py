@@ -1,0 +1,104 @@
+"""From a prompt to pieces of text that can be encoded: rendered, cut, and what is known of it looked up."""
+
+import secrets
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+import structlog
+from msgspec import Struct
+
+from extproc.config import TokenSettings
+from extproc.ops.metrics import Estimated
+from extproc.prompt import Chat, Prompt, text_size, texts_of
+from extproc.tokens.loading import CountedModel
+from extproc.tokens.pieces import Cut, PieceCounts, cut
+from extproc.tokens.template import TemplateFault
+
+log = structlog.get_logger()
+
+
+class Reading(Struct, frozen=True):
+    """A prompt's text, ready to be encoded."""
+
+    cut: Cut
+    more_tokens: int
+    """Special tokens that the tokenizer adds, and what no template has rendered."""
+    exact: bool
+
+
+class Encoded(Struct, frozen=True):
+    """A reading, and the tokens of its new pieces."""
+
+    reading: Reading
+    counts: list[int]
+
+    @property
+    def text_tokens(self) -> int:
+        """Of all text."""
+        return self.reading.cut.known_tokens + sum(self.counts) + self.reading.more_tokens
+
+
+class Reader:
+    """Reads prompts and encodes them. Any thread may use it; it raises for faults of ours only."""
+
+    def __init__(self, settings: TokenSettings, now: Callable[[], datetime]) -> None:
+        self._settings = settings
+        self._now = now
+        self._known = PieceCounts(settings.cache_bytes_max)
+        self._secret = secrets.randbits(64)
+        self._told: set[str] = set()
+
+    @property
+    def cache_bytes(self) -> int:
+        """Memory of the counts that are kept."""
+        return self._known.bytes_held
+
+    def read(self, model: CountedModel, prompt: Prompt) -> Reading | Estimated:
+        """Turn a prompt into pieces, and look up what is known of them; or why that cannot be done."""
+        texts: Sequence[str] = prompt.texts
+        more_tokens, exact, specials = 0, prompt.as_usual and not prompt.media, prompt.add_special_tokens
+        if (chat := prompt.chat) is not None:
+            specials = chat.add_special_tokens
+            if model.template is None:
+                texts = tuple(texts_of(prompt))
+                more_tokens, exact = len(chat.messages) * self._settings.message_tokens, False
+            elif self._too_long(chat, prompt):
+                return Estimated.TOO_LONG
+            else:
+                rendered = model.template.render(chat, self._now())
+                if isinstance(rendered, TemplateFault):
+                    self._tell(model, chat, rendered)
+                    return Estimated.TEMPLATE
+                texts = (rendered.text,)
+                # llama.cpp sees to it that texts begin as the tokenizer has them begin, whatever the template does.
+                exact = exact and rendered.exact and rendered.text.startswith(model.beginning)
+        if specials:
+            more_tokens += len(texts) * model.special_tokens
+        if model.special_tokens and specials == (chat is not None):
+            exact = False  # not as usual: llama.cpp does not listen to it
+        pieces = [piece for text in texts for piece in cut(text, model.boundary)]
+        try:
+            found = self._known.look_up(pieces, self._secret ^ model.seed)
+        except UnicodeEncodeError:
+            return Estimated.FAILED
+        return Reading(found, more_tokens, exact)
+
+    def encode(self, model: CountedModel, reading: Reading) -> Encoded | Estimated:
+        """Count what is new, and keep it."""
+        counts = model.encoder.counts(reading.cut.pieces, add_special_tokens=False)
+        if counts is None:
+            return Estimated.FAILED
+        self._known.keep(reading.cut.keys, counts)
+        return Encoded(reading, counts)
+
+    def _too_long(self, chat: Chat, prompt: Prompt) -> bool:
+        settings = self._settings
+        return len(chat.messages) > settings.chat_messages_max or text_size(prompt) > settings.chat_bytes_max
+
+    def _tell(self, model: CountedModel, chat: Chat, fault: TemplateFault) -> None:
+        # Without a message any template fails, and that is the client's fault.
+        if chat.messages and model.name not in self._told:
+            self._told.add(model.name)
+            log.warning(
+                "a template failed and the prompt was estimated; told once", tokenizer=model.name, fault=fault.message
+            )
