@@ -121,6 +121,10 @@ def check(file: Path) -> None:
     tokenizers = load(settings.tokens)
     if isinstance(tokenizers, list):
         _refuse(tokenizers)
+    for pattern in settings.tokens.models:
+        model = tokenizers.of(pattern)
+        if model is not None and model.remark is not None:
+            click.echo(f"tokens.models.{pattern}: {model.remark}")
     click.echo("OK")
 
 
@@ -141,8 +145,10 @@ def count(tokenizer: Path, chat: bool, chat_template: Path | None, as_json: bool
     A chat, through the model's template:
       echo '[{"role": "user", "content": "Hello"}]' | extproc count --tokenizer models/qwen3 --chat
 
-    Above the table stands which library counts, and why. Exact: engines count the same. Exit status 1 if a file could
-    not be counted.
+    \b
+    Above the table stands what counts: the library and why that one, by what chats are rendered, and the control token
+    in front of which they are cut, so that a chat's next turn need not be counted whole. Exact: vLLM and llama.cpp
+    count the same. Exit status 1 if a file could not be counted.
     """
     import msgspec
 
@@ -155,12 +161,10 @@ def count(tokenizer: Path, chat: bool, chat_template: Path | None, as_json: bool
     except ValueError as error:
         click.echo(str(error), err=True)
         sys.exit(1)
-    contents = (
-        ("standard input", sys.stdin.buffer.read()) if str(one) == "-" else (str(one), one.read_bytes())
-        for one in files or (Path("-"),)
-    )
-    found = list(counting.count(contents, chat=chat))
-    counting.close()
+    found = []
+    for one in files or (Path("-"),):
+        name, content = ("standard input", sys.stdin.buffer.read()) if str(one) == "-" else (str(one), one.read_bytes())
+        found.append(counting.count(name, content, chat=chat))
     shown = counting.shown
     if as_json:
         click.echo(json.dumps({"tokenizer": shown, "files": [msgspec.structs.asdict(one) for one in found]}, indent=2))
@@ -328,12 +332,13 @@ def _option(parameter: str) -> str:
 
 def _print_counts(tokenizer: dict[str, str | None], found: Iterable[FileCount]) -> None:
     for name, value in tokenizer.items():
-        click.echo(f"{name:<10} {value or 'none'}")
-    click.echo(f"{'tokens':>10}  how        exact  {'bytes':>10}  {'ms':>8}  file")
+        if value is not None:
+            click.echo(f"{name:<10} {value}")
+    click.echo(f"{'tokens':>10}  exact  {'how':<20}  {'bytes':>10}  {'ms':>8}  file")
     for one in found:
         if one.fault is not None:
             click.echo(f"{one.file}: {one.fault}", err=True)
             continue
         exact = "yes" if one.exact else "no"
         milliseconds = one.seconds * 1000
-        click.echo(f"{one.tokens:>10}  {one.source:<9}  {exact:<5}  {one.bytes:>10}  {milliseconds:>8.2f}  {one.file}")
+        click.echo(f"{one.tokens:>10}  {exact:<5}  {one.how:<20}  {one.bytes:>10}  {milliseconds:>8.2f}  {one.file}")

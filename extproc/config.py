@@ -229,7 +229,7 @@ class TokenSettings(BaseModel):
             match = next((one for one in patterns if fnmatchcase(entry.base, one)), None)
             base = models.get(entry.base) or models.get(match or "")
             if base is None or base.base is not None:
-                msg = f"a base that an entry with a tokenizer names or matches, as {name[:60]!r} has not"
+                msg = f"for {name[:60]!r} a base that an entry with a tokenizer matches, not {entry.base[:60]!r}"
                 raise ValueError(msg)
         return models
 

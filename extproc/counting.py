@@ -1,24 +1,29 @@
 """Counting files as `serve` counts prompts: how a tokenizer and its template are checked before they are trusted."""
 
-import asyncio
 import time
-from collections.abc import Iterable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 
-from extproc.config import GIB, ModelTokenizer, TokenSettings
+from extproc.config import MIB, ModelTokenizer, TokenSettings
 from extproc.core.request import Endpoint
 from extproc.core.settings import Fault
 from extproc.gateway import openai
-from extproc.ops.metrics import Metrics
-from extproc.prompt import CountedPrompt, Prompt
-from extproc.tokens.counter import TokenCounter
+from extproc.ops.metrics import Estimated
+from extproc.prompt import Prompt
+from extproc.tokens.estimator import Estimator
 from extproc.tokens.loading import CountedModel, Tokenizers, load
+from extproc.tokens.reader import Reader
 
 MODEL: Final = "counted"
 ITEMS_MAX: Final = 50_000_000
+FILE_BYTES_MAX: Final = 64 * MIB
+_WHY: Final = {
+    Estimated.TEMPLATE: "its template fails on it",
+    Estimated.FAILED: "the text cannot be encoded",
+}
 
 
 class FileCount(Struct, frozen=True):
@@ -28,43 +33,53 @@ class FileCount(Struct, frozen=True):
     bytes: int
     tokens: int | None = None
     exact: bool = False
-    """Whether engines count the same."""
-    source: str = ""
+    """Whether vLLM and llama.cpp count the same."""
+    how: str = ""
+    """What counted, as `template, fastokens`."""
     seconds: float = 0.0
     """Reading the JSON of a chat included, as `serve` does."""
     fault: str | None = None
 
 
 class Counting:
-    """One tokenizer, and the counter around it. Raises `ValueError` with all that is wrong with its files."""
+    """One tokenizer, and what `serve` counts with. Raises `ValueError` with all that is wrong with its files."""
 
     def __init__(self, tokenizer: Path, chat_template: Path | None) -> None:
         entry = ModelTokenizer(tokenizer=str(tokenizer), chat_template=chat_template)
-        # Whoever asks here can wait, and wants the count and not an estimate.
-        settings = TokenSettings(
-            models={MODEL: entry}, token_budget_ms=10_000, waiting_bytes_max=GIB, chat_bytes_max=GIB
-        )
+        # No counts of one file for the next: what each costs is to be seen.
+        settings = TokenSettings(models={MODEL: entry}, cache_bytes_max=0)
         loaded = load(settings)
         if not isinstance(loaded, Tokenizers):
             raise ValueError("; ".join(_without_model(fault) for fault in loaded))
         model = loaded.of(MODEL)
         assert model is not None, "required, so loaded or a fault"
         self.model: CountedModel = model
-        self._counter = TokenCounter(settings, loaded, Metrics())
+        self._template = "the model's own" if chat_template is None else str(chat_template)
+        self._reader = Reader(settings, datetime.now)
+        self._estimator = Estimator(settings)
+        loaded.warm()
 
-    def count(self, files: Iterable[tuple[str, bytes]], *, chat: bool) -> Iterator[FileCount]:
-        """Count each of these names and contents, as a completion's prompt or as a chat's body."""
-        with asyncio.Runner() as runner:
-            for name, content in files:
-                began_s = time.perf_counter()
-                prompt = _chat_of(content) if chat else _text_of(content)
-                if isinstance(prompt, str):
-                    yield FileCount(name, len(content), fault=prompt)
-                    continue
-                counted = runner.run(self._count(prompt))
-                seconds = time.perf_counter() - began_s
-                found = counted.count
-                yield FileCount(name, len(content), found.tokens, found.exact, found.source.value, seconds)
+    def count(self, name: str, content: bytes, *, chat: bool) -> FileCount:
+        """Count a file as a completion's prompt, or as a chat's body."""
+        if len(content) > FILE_BYTES_MAX:
+            return FileCount(name, len(content), fault=f"wanted at most {FILE_BYTES_MAX // MIB} MiB, got more")
+        began_s = time.perf_counter()
+        prompt = _chat_of(content) if chat else _text_of(content)
+        if isinstance(prompt, str):
+            return FileCount(name, len(content), fault=prompt)
+        reading = self._reader.read(self.model, prompt)
+        encoded = reading if isinstance(reading, Estimated) else self._reader.encode(self.model, reading)
+        if isinstance(encoded, Estimated):
+            return FileCount(name, len(content), fault=f"serve would estimate it: {_WHY[encoded]}")
+        tokens = encoded.text_tokens + self._estimator.beside(prompt)
+        seconds = time.perf_counter() - began_s
+        return FileCount(name, len(content), tokens, encoded.reading.exact, self._how(prompt), seconds)
+
+    def _how(self, prompt: Prompt) -> str:
+        engine = self.model.encoder.engine
+        if prompt.chat is None:
+            return engine
+        return f"its texts alone, {engine}" if self.model.template is None else f"template, {engine}"
 
     @property
     def shown(self) -> dict[str, str | None]:
@@ -73,17 +88,10 @@ class Counting:
         return {
             "tokenizer": model.name,
             "engine": f"{model.encoder.engine}: {model.encoder.reason}",
-            "template": None if model.template is None else model.template.renderer.value,
+            "template": None if model.template is None else self._template,
             "boundary": model.boundary,
+            "remark": model.remark,
         }
-
-    def close(self) -> None:
-        """End the counter's threads."""
-        self._counter.close()
-
-    async def _count(self, prompt: Prompt) -> CountedPrompt:
-        counted = self._counter.count(MODEL, prompt, lambda _: None)
-        return counted if isinstance(counted, CountedPrompt) else await counted
 
 
 def _text_of(content: bytes) -> Prompt | str:

@@ -162,9 +162,12 @@ def text_size(prompt: Prompt) -> int:
             elif content is not None:
                 for part in content:
                     size += len(part) if isinstance(part, str) else sum(map(len, part.texts))
-            for raw in (message.reasoning, message.reasoning_content, message.tool_calls, message.arguments):
-                if raw is not ABSENT:
-                    size += len(raw)
+            if message.tool_calls is not ABSENT:
+                size += len(message.tool_calls)
+            if message.reasoning is not ABSENT:
+                size += len(message.reasoning)
+            if message.reasoning_content is not ABSENT:
+                size += len(message.reasoning_content)
     return size
 
 

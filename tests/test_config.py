@@ -233,7 +233,7 @@ def test_a_base_names_an_entry_or_matches_its_pattern(base: str) -> None:
 def test_a_base_that_has_no_tokenizer_itself_is_a_fault(base: str, others: dict[str, Any]) -> None:
     models = {"lora": {"base": base}, "llama-*": {"tokenizer": "t"}} | others
     [told] = faults(parse({"tokens": {"models": models}}))
-    wanted = "a base that an entry with a tokenizer names or matches, as 'lora' has not"
+    wanted = f"for 'lora' a base that an entry with a tokenizer matches, not {base!r}"
     assert told.startswith(f"tokens.models: wanted {wanted}, got ")
 
 

@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner, Result
 from tokenizers import Tokenizer
 
-from extproc import cli
+from extproc import cli, counting
 from extproc.counting import Counting
 from tests.tokens.chatml import END, START, write
 
@@ -44,7 +44,7 @@ def test_a_text_is_counted_as_a_completions_prompt(folder: Path, tokenizer: Toke
         "bytes": len(FOX),
         "tokens": len(tokenizer.encode(FOX).ids),
         "exact": True,
-        "source": "counted",
+        "how": "fastokens",
         "fault": None,
     }
     assert second["tokens"] == 1, "the tokenizer begins every text with a token of its own"
@@ -71,8 +71,8 @@ def test_people_see_a_table(folder: Path) -> None:
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert lines[0].split() == ["tokenizer", str(folder)]
-    assert lines[4].split() == ["tokens", "how", "exact", "bytes", "ms", "file"]
-    assert lines[5].split()[1:3] == ["counted", "yes"]
+    assert lines[4].split() == ["tokens", "exact", "how", "bytes", "ms", "file"]
+    assert lines[5].split()[1:4] == ["yes", "template,", "fastokens"]
 
 
 @pytest.mark.parametrize(
@@ -100,6 +100,31 @@ def test_a_file_that_cannot_be_counted_leaves_the_others(folder: Path, tmp_path:
     assert result.exit_code == 1
     assert str(tmp_path / "bad") in result.stderr
     assert result.stdout.splitlines()[-1].endswith("good")
+
+
+def test_a_chat_that_serve_would_estimate_says_why(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "t.jinja").write_text("{{ raise_exception('no') }}")
+    result = run(folder, "--chat", "--chat-template", str(tmp_path / "t.jinja"), stdin=json.dumps(MESSAGES))
+    assert result.exit_code == 1
+    assert "standard input: serve would estimate it: its template fails on it" in result.stderr
+    assert "remark     its chat template fails on a plain chat" in result.stdout
+
+
+def test_what_serve_takes_is_taken(folder: Path) -> None:
+    """Lone surrogates and NaN are no JSON, but Python's reader takes them, and so do engines."""
+    for body in (
+        b'[{"role": "user", "content": "x\\ud800"}]',
+        b'{"messages": [{"role": "user", "content": "a"}], "x": NaN}',
+    ):
+        assert run(folder, "--chat", stdin=body).exit_code == 0
+    deep = b'{"messages": [], "tools": ' + b"[" * 5000 + b"]" * 5000 + b"}"
+    assert run(folder, "--chat", stdin=deep).exit_code == 1
+
+
+def test_a_file_beyond_the_bound_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "FILE_BYTES_MAX", 10)
+    assert run(folder, stdin="a" * 10).exit_code == 0
+    assert "wanted at most" in run(folder, stdin="a" * 11).stderr
 
 
 def test_a_broken_tokenizer_is_one_line(tmp_path: Path) -> None:

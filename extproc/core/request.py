@@ -32,9 +32,9 @@ class CountSource(enum.Enum):
     """How a prompt's tokens were found."""
 
     COUNTED = "counted"
-    """Every one of them by the tokenizer now, or given as token ids."""
+    """By the tokenizer now, half of them at least; or given as token ids."""
     CACHED = "cached"
-    """By the tokenizer, some of them for an earlier request."""
+    """By the tokenizer, most of them for earlier requests."""
     ESTIMATED = "estimated"
     """From the size of the text."""
 

@@ -11,6 +11,7 @@ from typing import Final, assert_never
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from extproc.core.request import MODEL_CHARS_MAX, Endpoint
 from extproc.gateway.prompts import Prompts, conversation, flag, given, items_as_messages
@@ -198,9 +199,9 @@ def _prompt(fields: _AnyBody) -> Prompt:
         case _Chat():
             return conversation(_chat(fields, tuple(fields.messages or ()), generates=True))
         case _Completion():
-            return given(fields.prompt, add_special_tokens=flag(fields.add_special_tokens, True))
+            return _given(fields, fields.prompt)
         case _Embedding() if fields.messages is None:
-            return given(fields.input, add_special_tokens=flag(fields.add_special_tokens, True))
+            return _given(fields, fields.input)
         case _Embedding():
             return conversation(_chat(fields, tuple(fields.messages or ()), generates=False))
         case _Response():
@@ -210,6 +211,16 @@ def _prompt(fields: _AnyBody) -> Prompt:
             assert_never(fields)
 
 
+def _given(fields: _AnyBody, prompts: Prompts) -> Prompt:
+    prompt = given(prompts, add_special_tokens=flag(fields.add_special_tokens, True))
+    return prompt if _are_flags(fields.add_special_tokens) else replace(prompt, as_usual=False)
+
+
+def _are_flags(*raws: Raw) -> bool:
+    """Whether each is true, false or absent; engines make something of 0 and "off" too."""
+    return all(bytes(raw) in (b"", b"null", b"true", b"false") for raw in raws)
+
+
 def _chat(fields: _AnyBody, messages: tuple[Message, ...], *, generates: bool, as_usual: bool = True) -> Chat:
     # Engines differ in which tools stand in the prompt where the choice is not free, in what effort means to it, and in
     # whether they have documents.
@@ -217,6 +228,7 @@ def _chat(fields: _AnyBody, messages: tuple[Message, ...], *, generates: bool, a
         not is_null(fields.chat_template)
         or not is_null(fields.reasoning_effort)
         or not is_null(fields.documents)
+        or not _are_flags(fields.add_generation_prompt, fields.continue_final_message, fields.add_special_tokens)
         or not (is_null(fields.tools) or bytes(fields.tool_choice) in _FREE_CHOICES)
     )
     return Chat(

@@ -114,8 +114,8 @@ class Metrics:
         )
         counts = Counter(
             "extproc_token_counts_total",
-            "Prompts by how their tokens were found. source: counted (all by the tokenizer, or given as token ids), "
-            "cached (some counted for an earlier request) or estimated. A late one is estimated first, then counted.",
+            "Prompts by how their tokens were found. source: counted (by the tokenizer, or given as token ids), "
+            "cached (most of them for earlier requests) or estimated. A late one is estimated first, then counted.",
             ["source"],
             registry=registry,
         )

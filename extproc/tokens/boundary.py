@@ -25,14 +25,15 @@ from extproc.tokens.encoders import Encoder
 from extproc.tokens.probe import short_texts
 from extproc.tokens.template import ChatTemplate, Rendered
 
-_CHAT: Final = Chat(
+PROBE: Final = Chat(
     (
         Message(role="user", content="One."),
         Message(role="assistant", content="Two."),
         Message(role="user", content="Three."),
     )
 )
-_NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
+"""A chat that any template takes."""
+NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def added_tokens(tokenizer: Tokenizer) -> AddedTokens:
 
 def find(tokens: AddedTokens, template: ChatTemplate, encoder: Encoder) -> str | None:
     """The token in front of which this template's chats are best cut: the one it writes most often."""
-    rendered = template.render(_CHAT, _NOW)
+    rendered = template.render(PROBE, NOW)
     if not isinstance(rendered, Rendered):
         return None
     text = rendered.text

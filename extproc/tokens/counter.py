@@ -24,6 +24,7 @@ from typing import Final
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
 from extproc.config import TokenSettings
 from extproc.core.request import CountSource, TokenCount
@@ -54,6 +55,8 @@ class _Asked(Struct, frozen=True):
     name: str
     """Of the tokenizer, or of a model without one: whose rates the estimate goes by."""
     prompt: Prompt
+    size: int
+    """Of its text, about: see `text_size`."""
     blocks: tuple[int, ...]
     began_s: float
 
@@ -92,18 +95,19 @@ class TokenCounter:
 
         Where the budget runs out, the estimate is returned and `late` is called with the count, on the event loop.
         """
-        asked = _Asked(model, prompt, (), time.perf_counter())
+        asked = _Asked(model, prompt, text_size(prompt), (), time.perf_counter())
         try:
-            asked = _Asked(model, prompt, blocks_of(model, prompt, self._blocks_secret), asked.began_s)
+            asked = replace(asked, blocks=blocks_of(model, prompt, self._blocks_secret))
             if prompt.chat is None and not prompt.texts:
                 return self._given(asked)
             tokenizer = self._tokenizers.of(model)
             if tokenizer is None:
                 return self._estimated(asked, Estimated.NO_TOKENIZER)
-            asked = _Asked(tokenizer.name, prompt, asked.blocks, asked.began_s)
-            size = text_size(prompt)
-            if size > READ_INLINE_BYTES_MAX or _messages(prompt) > READ_INLINE_MESSAGES_MAX:
-                weight = size + TEXT_BYTES * (len(prompt.texts) + _messages(prompt))
+            asked = replace(asked, name=tokenizer.name)
+            if self._too_long(asked):
+                return self._estimated(asked, Estimated.TOO_LONG)
+            if asked.size > READ_INLINE_BYTES_MAX or _messages(prompt) > READ_INLINE_MESSAGES_MAX:
+                weight = asked.size + TEXT_BYTES * (len(prompt.texts) + _messages(prompt))
                 work = partial(self._read_and_encode, tokenizer, prompt)
                 return self._in_thread(asked, tokenizer, work, weight, late)
             reading = self._reader.read(tokenizer, prompt)
@@ -115,6 +119,12 @@ class TokenCounter:
             return self._in_thread(asked, tokenizer, partial(self._reader.encode, tokenizer, reading), weight, late)
         except Exception:  # noqa: BLE001
             return self._failed(asked)
+
+    def _too_long(self, asked: _Asked) -> bool:
+        settings = self._settings
+        return asked.prompt.chat is not None and (
+            _messages(asked.prompt) > settings.chat_messages_max or asked.size > settings.chat_bytes_max
+        )
 
     def close(self) -> None:
         """Drop what waits and let the threads end."""
@@ -162,10 +172,10 @@ class TokenCounter:
         if isinstance(encoded, Estimated):
             return self._estimated(asked, encoded)
         reading, tokens = encoded.reading, encoded.text_tokens
-        source = CountSource.CACHED if reading.cut.known_pieces else CountSource.COUNTED
+        source = CountSource.CACHED if encoded.mostly_known else CountSource.COUNTED
         self._metrics.counted(source, time.perf_counter() - asked.began_s)
         # Long prompts teach no more than short ones, and their text would have to be gone through.
-        if text_size(asked.prompt) <= READ_INLINE_BYTES_MAX:
+        if asked.size <= READ_INLINE_BYTES_MAX:
             error = self._estimator.learn(asked.name, asked.prompt, tokens)
             if error is not None:
                 self._metrics.estimate_error(error)
@@ -189,7 +199,7 @@ class TokenCounter:
         log.exception("error of ours; a prompt was estimated")
         self._metrics.our_error("tokens")
         self._metrics.tokens_estimated(Estimated.FAILED)
-        tokens = int(text_size(asked.prompt) / self._settings.bytes_per_token)
+        tokens = int(asked.size / self._settings.bytes_per_token)
         return CountedPrompt(TokenCount(tokens, exact=False, source=CountSource.ESTIMATED), asked.blocks)
 
 

@@ -13,7 +13,8 @@ def fetch(repository: str, revision: str) -> Path:
     """The folder of a repository's files in the local cache, where they stay. Raises `UnusableError`.
 
     What is not there yet is downloaded. A commit that is there is not asked for again; of a branch the hub is asked
-    where it stands, and what is there serves if the hub does not answer, which is found after 20 s.
+    where it stands, and what is there serves if the hub does not answer: found after 20 s where nobody listens, after
+    minutes where somebody does and says nothing.
     """
     try:
         tokenizer = Path(hf_hub_download(repository, folder.TOKENIZER, revision=revision))

@@ -11,6 +11,9 @@ from minijinja import Environment, TemplateError
 
 from extproc.tokens.pyjson import Float, tojson
 
+TAG_CHARS_MAX: Final = 8192
+"""Of one expression or statement. minijinja goes down for each operator; 20,000 of them end the process."""
+_TAG: Final = re.compile(r"\{[{%].*?[%}]\}", re.DOTALL)
 _NAME: Final = "chat"
 # Training marks what the assistant says by these; whoever renders leaves them out. `with` has a scope of its own too.
 _GENERATION: Final = re.compile(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}")
@@ -24,6 +27,10 @@ class Jinja:
     """
 
     def __init__(self, source: str) -> None:
+        if any(len(tag) > TAG_CHARS_MAX for tag in _TAG.findall(source)):
+            msg = f"a tag of more than {TAG_CHARS_MAX} characters"
+            raise ValueError(msg)
+        source = source.replace("\r\n", "\n").replace("\r", "\n")  # as jinja2 has line ends
         self._source = _GENERATION.sub(lambda tag: f"{{%{tag[1]} {'endwith' if tag[2] else 'with'} {tag[3]}%}}", source)
         try:
             self._idle = [self._compiled()]

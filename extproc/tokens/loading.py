@@ -19,7 +19,7 @@ from extproc.tokens import boundary, declared, encoders, folder
 from extproc.tokens.boundary import AddedTokens
 from extproc.tokens.encoders import Encoder
 from extproc.tokens.folder import ModelFiles, UnusableError
-from extproc.tokens.template import ChatTemplate, Renderer
+from extproc.tokens.template import ChatTemplate, Renderer, TemplateFault
 
 log = structlog.get_logger()
 
@@ -50,6 +50,22 @@ class CountedModel:
     """`None`: it has none, as base models have none; its chats cannot be rendered."""
     boundary: str | None = None
     """A rendered chat may be cut in front of each of these: the counts of the pieces add up. `None`: it may not."""
+
+    @property
+    def remark(self) -> str | None:
+        """Why chats of this model are not counted exactly, in a phrase for people; `None`: usually they are."""
+        if self.template is None:
+            return "no chat template: chats are counted by their texts, never exactly"
+        rendered = self.template.render(boundary.PROBE, boundary.NOW)
+        if isinstance(rendered, TemplateFault):
+            return f"its chat template fails on a plain chat, so chats are estimated: {rendered.message}"
+        if "Three." not in rendered.text:
+            return "its chat template leaves out what is said"
+        if self.template.renderer is not Renderer.TEMPLATE:
+            return f"engines render its chats by {self.template.renderer.value}, so they are never exact here"
+        if not rendered.text.startswith(self.beginning):
+            return f"its chat template leaves out {self.beginning!r}, which llama.cpp puts there: chats are never exact"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,12 +188,13 @@ class _Loader:
                 template="none" if model.template is None else str(entry.chat_template or "its own"),
                 renderer=vocabulary.renderer.value,
                 boundary=model.boundary,
+                remark=model.remark,
                 seconds=round(time.perf_counter() - began_s, 2),
             )
         return model
 
     def _vocabulary(self, name: str, revision: str | None) -> _Vocabulary:
-        key = (name if revision is not None else os.path.realpath(name), revision)
+        key = (name if revision is not None else _same(Path(name)), revision)
         if (known := self._vocabularies.get(key)) is None:
             try:
                 known = _vocabulary(name, revision, seed=len(self._vocabularies))
@@ -237,6 +254,11 @@ def _vocabulary(name: str, revision: str | None, seed: int) -> _Vocabulary:
     if bare is None or framed is None:
         raise UnusableError("a tokenizer.json", files.tokenizer, "it cannot encode an empty text")
     return _Vocabulary(name, files, encoder, framed[0] - bare[0], beginning, seed, added_tokens, renderer)
+
+
+def _same(path: Path) -> str:
+    """A name for the files at a path and beside it. Not through a file's own link: hubs' caches share what is equal."""
+    return os.path.realpath(path) if path.is_dir() else str(Path(os.path.realpath(path.parent), path.name))
 
 
 def _beginning(tokenizer: Tokenizer) -> str:

@@ -27,16 +27,19 @@ class Cut(Struct):
     """Theirs."""
     known_tokens: int = 0
     """Tokens of all pieces that are known."""
-    known_pieces: int = 0
     new_bytes: int = 0
     """Of the pieces to be encoded."""
+
+
+PIECES_MAX: Final = 4096
+"""Of one text: what lies behind is one piece, or a client could push out everybody's counts by control tokens."""
 
 
 def cut(text: str, boundary: str | None) -> list[str]:
     """The text in pieces, each of them but perhaps the first beginning with the boundary."""
     if boundary is None:
         return [text]
-    first, *rest = text.split(boundary)
+    first, *rest = text.split(boundary, PIECES_MAX)
     pieces = [boundary + piece for piece in rest]
     return [first, *pieces] if first else pieces
 
@@ -73,7 +76,6 @@ class PieceCounts:
                 else:
                     tokens.move_to_end(key)
                     found.known_tokens += known
-                    found.known_pieces += 1
         return found
 
     def keep(self, keys: Sequence[int], counts: Sequence[int]) -> None:

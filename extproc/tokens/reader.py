@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from extproc.config import TokenSettings
 from extproc.ops.metrics import Estimated
-from extproc.prompt import Chat, Prompt, text_size, texts_of
+from extproc.prompt import Chat, Prompt, texts_of
 from extproc.tokens.loading import CountedModel
 from extproc.tokens.pieces import Cut, PieceCounts, cut
 from extproc.tokens.template import TemplateFault
@@ -31,6 +31,11 @@ class Encoded(Struct, frozen=True):
 
     reading: Reading
     counts: list[int]
+
+    @property
+    def mostly_known(self) -> bool:
+        """Whether more than half of the tokens were counted for earlier requests."""
+        return 2 * self.reading.cut.known_tokens > self.text_tokens
 
     @property
     def text_tokens(self) -> int:
@@ -62,8 +67,6 @@ class Reader:
             if model.template is None:
                 texts = tuple(texts_of(prompt))
                 more_tokens, exact = len(chat.messages) * self._settings.message_tokens, False
-            elif self._too_long(chat, prompt):
-                return Estimated.TOO_LONG
             else:
                 rendered = model.template.render(chat, self._now())
                 if isinstance(rendered, TemplateFault):
@@ -90,10 +93,6 @@ class Reader:
             return Estimated.FAILED
         self._known.keep(reading.cut.keys, counts)
         return Encoded(reading, counts)
-
-    def _too_long(self, chat: Chat, prompt: Prompt) -> bool:
-        settings = self._settings
-        return len(chat.messages) > settings.chat_messages_max or text_size(prompt) > settings.chat_bytes_max
 
     def _tell(self, model: CountedModel, chat: Chat, fault: TemplateFault) -> None:
         # Without a message any template fails, and that is the client's fault.

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from extproc.prompt import Chat, is_null
 from extproc.tokens.chat import Habits, TemplateInput, template_input
+from extproc.tokens.encoders import is_failure
 from extproc.tokens.jinja import Jinja, told
 from extproc.tokens.parts import goes_through_parts
 
@@ -64,11 +65,12 @@ class ChatTemplate:
         try:
             rendered = template.render(chat, now)
         except BaseException as error:
-            # A panic in minijinja's Rust code is no `Exception`, and it must not end the handler.
-            if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            if is_failure(error):
                 return TemplateFault(told(error))
             raise
-        return Rendered(rendered.text, rendered.exact and self.renderer is Renderer.TEMPLATE)
+        # Python's `strip` and `split` take these for blanks, minijinja's do not.
+        odd = any(separator in rendered.text for separator in "\x1c\x1d\x1e\x1f")
+        return Rendered(rendered.text, rendered.exact and self.renderer is Renderer.TEMPLATE and not odd)
 
 
 class _Template:

@@ -212,11 +212,12 @@ async def test_a_chat_of_too_many_messages_is_not_rendered(tokenizers: Tokenizer
 async def test_the_next_turn_of_a_chat_encodes_its_new_messages_only(known: CountedModel, metrics: Metrics) -> None:
     recording = Recording(known.encoder)
     counter = TokenCounter(PATIENT, Tokenizers({"known": replace(known, encoder=recording)}), metrics)
-    first = await count_of(counter, Prompt(chat=said("one")))
-    second = await count_of(counter, Prompt(chat=said("one", "two", "three")))
-    assert (first.source, second.source) == (COUNTED, CACHED)
-    assert recording.texts == [
-        ["<s>", f"{START}user\none{END}\n", f"{START}assistant\n"],
+    first = await count_of(counter, Prompt(chat=said(FOX * 9)))
+    second = await count_of(counter, Prompt(chat=said(FOX * 9, "two", "three")))
+    third = await count_of(counter, Prompt(chat=said(FOX * 9, FOX * 20)))
+    assert [one.source for one in (first, second, third)] == [COUNTED, CACHED, COUNTED], "cached: most of it is known"
+    assert recording.texts[:2] == [
+        ["<s>", f"{START}user\n{FOX * 9}{END}\n", f"{START}assistant\n"],
         [f"{START}assistant\ntwo{END}\n", f"{START}user\nthree{END}\n"],
     ]
     assert value(metrics, "extproc_token_counts_total", source="cached") == 1

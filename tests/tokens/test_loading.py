@@ -10,7 +10,7 @@ import huggingface_hub
 import pytest
 import structlog.testing
 from msgspec import Raw
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Tokenizer, processors
 
 from extproc.config import ModelTokenizer, TokenSettings
 from extproc.core.request import MODEL_CHARS_MAX
@@ -277,6 +277,7 @@ def test_each_loaded_tokenizer_is_told_with_what_was_found(folder: Path) -> None
         "template": "its own",
         "renderer": "template",
         "boundary": "<|u|>",
+        "remark": "its chat template leaves out '<s>', which llama.cpp puts there: chats are never exact",
     }
 
 
@@ -388,3 +389,46 @@ def test_without_hub_nothing_is_ever_downloaded(folder: Path, monkeypatch: pytes
 def test_entries_can_be_made_in_code(folder: Path) -> None:
     settings = TokenSettings(models={"m": ModelTokenizer(tokenizer=str(folder))})
     assert isinstance(load(settings), Tokenizers)
+
+
+def test_folders_whose_tokenizers_are_one_file_keep_their_own_templates(folder: Path, tmp_path: Path) -> None:
+    """As in the caches of hubs, where files that are equal are links to one."""
+    folders = {}
+    for name in ("one", "two"):
+        folders[name] = tmp_path / name
+        folders[name].mkdir()
+        (folders[name] / "tokenizer.json").symlink_to(folder / "tokenizer.json")
+        (folders[name] / "tokenizer_config.json").write_text(json.dumps({"chat_template": name}))
+    for paths in (folders, {name: path / "tokenizer.json" for name, path in folders.items()}):
+        tokenizers = loaded(**paths)
+        for name in ("one", "two"):
+            found = tokenizers.of(name)
+            assert found is not None
+            assert text_of(found) == name
+
+
+@pytest.mark.parametrize(
+    ("template", "remark"),
+    [
+        ("{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}", None),
+        (None, "no chat template: chats are counted by their texts, never exactly"),
+        ("{{ raise_exception('no') }}", "its chat template fails on a plain chat, so chats are estimated: "),
+        ("hello", "its chat template leaves out what is said"),
+        (TEMPLATE, "its chat template leaves out '<s>', which llama.cpp puts there: chats are never exact"),
+    ],
+)
+def test_why_chats_are_not_exact_is_remarked(folder: Path, template: str | None, remark: str | None) -> None:
+    config = {"bos_token": "<s>"} | ({} if template is None else {"chat_template": template})
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    found = model(tokenizer=str(folder)).remark
+    assert found == remark or (found is not None and remark is not None and found.startswith(remark))
+
+
+@pytest.mark.parametrize(
+    ("single", "beginning"), [("<s> $A", "<s>"), ("<s> $A <s>", "<s>"), ("$A", ""), ("$A <s>", "")]
+)
+def test_a_tokenizers_beginning_is_what_it_puts_in_front(file: Path, single: str, beginning: str) -> None:
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=[("<s>", 0)])
+    tokenizer.save(str(file))
+    assert model(tokenizer=str(file.parent)).beginning == beginning

@@ -12,6 +12,7 @@ from msgspec import Raw
 from tokenizers import Tokenizer
 
 from extproc.prompt import Chat, Message
+from extproc.tokens.jinja import TAG_CHARS_MAX, Jinja
 from extproc.tokens.template import ChatTemplate, Rendered, Renderer, TemplateFault
 from tests.tokens.families import family_folder
 from tests.tokens.references.asked import chat_of, raw
@@ -412,3 +413,29 @@ def test_nesting_without_end_is_a_fault(depth: int, nest: Any) -> None:
         if depth > 10_000:
             assert isinstance(outcome, TemplateFault), outcome.text[:100]
     assert isinstance(compiled("{{ messages | length }}").render(Chat((Message("user", "a"),)), NOW), Rendered)
+
+
+@pytest.mark.parametrize("blank", ["\x1c", "\x1d", "\x1e", "\x1f"])
+def test_blanks_that_only_python_knows_are_not_exact(blank: str) -> None:
+    source = "{{ messages[0].content | trim }}"
+    assert not rendered(source, say("user", f"a{blank}")).exact
+    assert rendered(source, say("user", "a \t")).exact
+
+
+def test_line_ends_are_as_jinja2_has_them() -> None:
+    assert rendered("a\r\n{{ messages[0].role }}\rb").text == "a\nuser\nb"
+
+
+@pytest.mark.parametrize("unit", ["not ", "-", "+1", "|list", ".a", "("])
+def test_a_tag_too_long_for_minijinja_is_refused(unit: str) -> None:
+    """It went down a level for each operator, and the process with it."""
+    with pytest.raises(ValueError, match="a tag of more than 8192 characters"):
+        compiled("{{ " + unit * (TAG_CHARS_MAX // len(unit) + 1) + "1 }}")
+    compiled("a" * 2 * TAG_CHARS_MAX + "{{ " + "-" * (TAG_CHARS_MAX - 10) + "1 }}")
+
+
+def test_an_environment_goes_back_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = compiled("{{ raise_exception('no') if messages[0].content == 'bad' }}")
+    template.render(chat_of({"messages": [say("user", "bad")]}), NOW)
+    monkeypatch.setattr(Jinja, "_compiled", None)
+    assert isinstance(template.render(chat_of({"messages": [say("user", "good")]}), NOW), Rendered)
