@@ -22,9 +22,12 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import (
 )
 from envoy.service.ext_proc.v3.external_processor_pb2_grpc import ExternalProcessorStub
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from msgspec.structs import replace
 
-from extproc.app import HEALTH_SERVICES
+from extproc.app import HEALTH_SERVICES, _ended
 from extproc.children import Child, ourselves
+from extproc.gateway.accesslog import AnswerEnded
+from extproc.ops.metrics import Metrics
 from extproc.pb import nodes_pb2, nodes_pb2_grpc
 from tests.tokens.bpe import train
 from tests.waiting import until
@@ -53,6 +56,10 @@ class Served:
 
     def agent(self) -> Any:
         return nodes_pb2_grpc.NodesStub(self.agents).Report()  # type: ignore[no-untyped-call]
+
+    async def page(self, path: str) -> str:
+        async with self.http.get(self._url(path)) as response:
+            return await response.text()
 
     async def get(self, path: str) -> tuple[int, Any]:
         async with self.http.get(f"http://serve{path}" if "unix" in self.at["admin"] else self._url(path)) as response:
@@ -203,6 +210,44 @@ async def test_a_configured_tokenizer_counts_prompts(serve: Serve, tmp_path: Pat
 
     assert await tokens("known-1") == (expected, True)
     assert await tokens("other") == (5, False)
+
+
+async def test_tokenizers_are_told_with_the_reason_of_each_choice(serve: Serve, tmp_path: Path) -> None:
+    train(tmp_path / "t.json")
+    models = {
+        "known-*": {"tokenizer": "t.json"},
+        "lora": {"base": "known-1"},
+        "gone": {"tokenizer": "no-such", "required": False},
+    }
+    served = await serve(tokens={"models": models})
+    page = await served.page("/metrics")
+    told = [line for line in page.splitlines() if line.startswith("extproc_tokenizer_info")]
+    gone, known = sorted(told, key=lambda line: 'engine="none"' not in line)
+    assert 'reason="wanted a folder or a tokenizer.json' in gone
+    assert 'models="gone"' in gone
+    assert 'engine="fastokens"' in known
+    assert 'reason="agrees with tokenizers on' in known
+    assert 'models="known-*, lora"' in known
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_what_the_engine_counted_is_compared_with_our_count(exact: bool) -> None:
+    metrics = Metrics()
+    answer = AnswerEnded("a-1", 200, "via_upstream", "10.0.0.1:80", 0.25, 2.0, 10, exact, 12, 5)
+    _ended(metrics, answer)
+    _ended(metrics, replace(answer, prompt_tokens=None))
+    _ended(metrics, replace(answer, counted_tokens=None))
+    page = metrics.page(()).decode()
+    for name, label, number in (
+        ("extproc_token_usage_difference_tokens_bucket", f'exact="{str(exact).lower()}",le="1.0"', 0),
+        ("extproc_token_usage_difference_tokens_bucket", f'exact="{str(exact).lower()}",le="10.0"', 1),
+        ("extproc_token_usage_difference_tokens_bucket", f'exact="{str(not exact).lower()}",le="+Inf"', 0),
+        ("extproc_answers_total", 'status="2xx"', 3),
+        ("extproc_answer_seconds_bucket", 'le="1.0"', 0),
+        ("extproc_answer_seconds_bucket", 'le="3.0"', 3),
+        ("extproc_answer_first_byte_seconds_bucket", 'le="0.3"', 3),
+    ):
+        assert f"{name}{{{label}}} {number}.0" in page.splitlines(), (name, label)
 
 
 async def test_sigterm_lets_decided_streams_go_with_ok_and_ends_with_status_0(serve: Serve) -> None:
