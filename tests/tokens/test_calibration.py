@@ -236,5 +236,5 @@ def test_models_in_use_are_estimated_better_than_by_a_constant(family: str) -> N
     stream = traffic(100)
     errors = errors_over(stream, tokenizer, calibration())
     by_constant = [error_of_constant(texts, tokenizer) for texts in stream]
-    assert statistics.median(errors) < 0.85 * statistics.median(by_constant)
-    assert statistics.quantiles(errors, n=10)[-1] < 0.85 * statistics.quantiles(by_constant, n=10)[-1]
+    assert statistics.median(errors) < 0.95 * statistics.median(by_constant)
+    assert statistics.quantiles(errors, n=10)[-1] < 0.95 * statistics.quantiles(by_constant, n=10)[-1]
