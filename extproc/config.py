@@ -4,81 +4,26 @@ A configuration is whole or it is refused: `parse` and `read` return a `Config`,
 wanted and what stood there. Nothing is corrected silently and nothing is read from the environment.
 """
 
-import re
 from collections.abc import Iterable
-from fnmatch import fnmatchcase
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
-from typing import Annotated, Any, assert_never
+from typing import Any, assert_never
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
-    ConfigDict,
     Field,
-    PlainValidator,
     ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
-from extproc import address, yamlfile
-from extproc.address import Address, TcpAddress, UnixAddress
+from extproc import yamlfile
+from extproc.address import Address, TcpAddress
 from extproc.core.policy import PolicyName, RoutingPolicy
 from extproc.core.settings import BalancerSettings, Fault, faults_of
-
-KIB = 1024
-MIB = 1024 * KIB
-GIB = 1024 * MIB
-
-_UNITS = {"KiB": KIB, "MiB": MIB, "GiB": GIB}
-_SIZE = re.compile(r"([0-9]{1,15})(KiB|MiB|GiB)")
-
-
-def _address(value: object) -> Address:
-    return value if isinstance(value, TcpAddress | UnixAddress) else address.parse(str(value))
-
-
-def _size(value: object) -> object:
-    if isinstance(value, str):
-        if (match := _SIZE.fullmatch(value)) is None:
-            msg = "bytes as a number, or with KiB, MiB or GiB as in 32MiB"
-            raise ValueError(msg)
-        return int(match[1]) * _UNITS[match[2]]
-    return value
-
-
-def _networks(value: object) -> object:
-    if not isinstance(value, list | tuple):
-        msg = "a list of networks as 10.0.0.0/8"
-        raise ValueError(msg)
-    networks = []
-    for one in value:
-        try:
-            networks.append(ip_network(one if isinstance(one, str | IPv4Network | IPv6Network) else str(one)))
-        except ValueError:
-            msg = f"networks as 10.0.0.0/8 or fc00::/7, without host bits; not {str(one)[:60]!r}"
-            raise ValueError(msg) from None
-    return tuple(networks)
-
-
-def _path(value: object, info: ValidationInfo) -> object:
-    # Relative paths are relative to the file they stand in, so that a configuration can be moved with its tokenizers.
-    folder: Path = (info.context or {}).get("folder", Path())
-    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
-        msg = "a path"
-        raise ValueError(msg)
-    return folder / value
-
-
-AnyAddress = Annotated[TcpAddress | UnixAddress, PlainValidator(_address)]
-Size = Annotated[int, BeforeValidator(_size)]
-Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], BeforeValidator(_networks)]
-FilePath = Annotated[Path, BeforeValidator(_path)]
-Pattern = Annotated[str, Field(min_length=1, max_length=256)]
-
-_SETTINGS = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+from extproc.settingtypes import GIB, KIB, MIB, SETTINGS, AnyAddress, Networks, Size
+from extproc.tokensettings import TokenSettings
 
 
 def _any_port(listen: Address) -> bool:
@@ -88,7 +33,7 @@ def _any_port(listen: Address) -> bool:
 class Listen(BaseModel):
     """Where the three servers listen: `host:port`, `[ipv6]:port` or `unix:/path`. Port 0 takes a free one."""
 
-    model_config = _SETTINGS
+    model_config = SETTINGS
 
     extproc: AnyAddress = TcpAddress("127.0.0.1", 9002)
     """gRPC for Envoy: the external processor and the standard health service."""
@@ -110,7 +55,7 @@ class Listen(BaseModel):
 class ServeLimits(BaseModel):
     """What clients, Envoy and agents can make us hold."""
 
-    model_config = _SETTINGS
+    model_config = SETTINGS
 
     body_bytes_max: Size = Field(32 * MIB, ge=KIB, le=GIB)
     """Longest request body; longer ones get 413."""
@@ -140,98 +85,6 @@ class ServeLimits(BaseModel):
             msg = "at least body_bytes_max"
             raise ValueError(msg)
         return total
-
-
-class ModelTokenizer(BaseModel):
-    """How the prompts of some models are counted: by a tokenizer, or as those of another model."""
-
-    model_config = _SETTINGS
-
-    hub: bool = False
-    """True: the files come from a hub of models (Hugging Face's, or HF_ENDPOINT). Nothing is downloaded without it."""
-    tokenizer: str | None = Field(None, min_length=1, max_length=4096)
-    """A `tokenizer.json`, or a folder with one, its `tokenizer_config.json` and its chat template; a relative path
-    starts at the configuration's folder. With `hub`: a repository's name."""
-    base: Pattern | None = None
-    """Instead of a tokenizer: counted as this model, as a LoRA adapter is."""
-    chat_template: FilePath | None = None
-    """A Jinja file in place of the folder's own template."""
-    required: bool = True
-    """False: a tokenizer that cannot be loaded is logged, and prompts are estimated. True: then there is no start."""
-    revision: str = Field("main", min_length=1, max_length=256)
-    """Of the hub's repository: a branch, a tag or, best, a commit."""
-
-    @field_validator("tokenizer", mode="before")
-    @classmethod
-    def _from_the_folder(cls, tokenizer: object, info: ValidationInfo) -> object:
-        return tokenizer if tokenizer is None or info.data.get("hub") else str(_path(tokenizer, info))
-
-    @model_validator(mode="after")
-    def _one_way(self) -> "ModelTokenizer":
-        if (self.tokenizer is None) == (self.base is None):
-            msg = "either a tokenizer or a base"
-        elif self.base is not None and {"chat_template", "hub", "revision"} & self.model_fields_set:
-            msg = "no chat_template, hub or revision beside a base, which has its own"
-        elif not self.hub and "revision" in self.model_fields_set:
-            msg = "a revision only with hub"
-        else:
-            return self
-        raise ValueError(msg)
-
-
-def by_precedence(patterns: Iterable[str]) -> list[str]:
-    """Patterns of model names in the order in which they are tried, after exact names: the longest first."""
-    return sorted(patterns, key=lambda pattern: (-len(pattern), pattern))
-
-
-class TokenSettings(BaseModel):
-    """How prompts are counted."""
-
-    model_config = _SETTINGS
-
-    models: dict[Pattern, ModelTokenizer] = Field({}, max_length=1000)
-    """By model name, or by a pattern with `*`, `?` and `[…]`. The exact name wins, then the longest pattern."""
-    token_budget_ms: float = Field(20.0, ge=0, le=10_000)
-    """How long a request waits for its count; then it is routed by the estimate, and the count is put right later."""
-    bytes_per_token: float = Field(4.0, ge=0.1, le=1000)
-    """The estimate until exact counts have taught a better one: bytes of text per token."""
-    message_tokens: int = Field(4, ge=0, le=1000)
-    """Added for each chat message that no template renders: the control tokens around it."""
-    image_tokens: int = Field(1000, ge=0, le=1_000_000)
-    """What an image part costs."""
-    audio_tokens: int = Field(500, ge=0, le=1_000_000)
-    """What an audio part costs."""
-    file_tokens: int = Field(2000, ge=0, le=1_000_000)
-    """What a file, a video or a part of unknown kind costs."""
-    inline_bytes_max: Size = Field(8 * KIB, ge=0, le=64 * KIB)
-    """Text up to this is encoded on the event loop, longer text in a thread."""
-    waiting_bytes_max: Size = Field(16 * MIB, ge=64 * KIB, le=GIB)
-    """Text being encoded or waiting for it; over it prompts are estimated. `tokenizers` makes text weigh eightfold."""
-    threads: int = Field(2, ge=1, le=64)
-    """Threads that encode."""
-    cache_bytes_max: Size = Field(64 * MIB, ge=0, le=GIB)
-    """Memory for the counts of chats' earlier messages, so that only what is new is encoded; 0 keeps none."""
-    chat_messages_max: int = Field(2000, ge=1, le=100_000)
-    """Chats of more messages are not rendered but estimated: a template takes 2 µs for each, on the event loop."""
-    chat_bytes_max: Size = Field(4 * MIB, ge=KIB, le=GIB)
-    """Chats of more text are not rendered either: no other Python runs meanwhile, 5 ms for so much."""
-    template_fuel: int = Field(100_000, ge=1000, le=10_000_000)
-    """Steps that a chat template may take, beside 100 for each message and one for every 8 bytes of text; a chat that
-    needs more is estimated."""
-
-    @field_validator("models")
-    @classmethod
-    def _bases_are_tokenizers(cls, models: dict[str, ModelTokenizer]) -> dict[str, ModelTokenizer]:
-        patterns = by_precedence(models)
-        for name, entry in models.items():
-            if entry.base is None:
-                continue
-            match = next((one for one in patterns if fnmatchcase(entry.base, one)), None)
-            base = models.get(entry.base) or models.get(match or "")
-            if base is None or base.base is not None:
-                msg = f"for {name[:60]!r} a base that an entry with a tokenizer matches, not {entry.base[:60]!r}"
-                raise ValueError(msg)
-        return models
 
 
 LOOPBACK_NETWORKS: Networks = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))

@@ -7,15 +7,16 @@ from typing import Final
 
 from msgspec import Struct
 
-from extproc.config import MIB, ModelTokenizer, TokenSettings
 from extproc.core.request import Endpoint
 from extproc.core.settings import Fault
 from extproc.gateway import openai
 from extproc.ops.metrics import Estimated
 from extproc.prompt import Prompt
+from extproc.settingtypes import MIB
 from extproc.tokens.estimator import Estimator
 from extproc.tokens.loading import CountedModel, Tokenizers, load
 from extproc.tokens.reader import Reader
+from extproc.tokensettings import ModelTokenizer, TokenSettings
 
 MODEL: Final = "counted"
 ITEMS_MAX: Final = 50_000_000

@@ -8,8 +8,9 @@ from pydantic import BaseModel
 
 from extproc import yamlfile
 from extproc.address import TcpAddress, UnixAddress
-from extproc.config import GIB, KIB, MIB, Config, parse, read
+from extproc.config import Config, parse, read
 from extproc.core.settings import Fault
+from extproc.settingtypes import GIB, KIB, MIB
 
 DOCS = Path(__file__).parent.parent / "docs" / "config.md"
 

@@ -12,9 +12,10 @@ from rich.table import Table
 from bench.tokens.hostile import MB
 from bench.tokens.tables import made
 from bench.tokens.texts import FreshText
-from extproc.config import MIB, ServeLimits
+from extproc.config import ServeLimits
 from extproc.core.request import Endpoint
 from extproc.gateway import openai
+from extproc.settingtypes import MIB
 
 _BODY_BYTES_MAX: Final = 42 * MB
 _UNIT_CHARS: Final = 10_000

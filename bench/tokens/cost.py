@@ -14,7 +14,6 @@ from rich.table import Table
 from bench.tokens.families import MODEL, Family, counter
 from bench.tokens.tables import made, verdict
 from bench.tokens.texts import KB, FreshText, said
-from extproc.config import TokenSettings
 from extproc.core.request import CountSource
 from extproc.ops.metrics import Metrics
 from extproc.prompt import Chat, CountedPrompt, Prompt
@@ -24,6 +23,7 @@ from extproc.tokens.estimator import LEARNED_ALL, LEARNED_EVERY, Estimator
 from extproc.tokens.loading import CountedModel
 from extproc.tokens.pieces import Cut, PieceCounts, cut
 from extproc.tokens.template import Rendered
+from extproc.tokensettings import TokenSettings
 
 _CALLS: Final = {1 * KB: 100, 8 * KB: 20, 64 * KB: 5, 512 * KB: 1}
 _MESSAGES: Final = 3

@@ -7,12 +7,12 @@ from typing import Final
 
 from tokenizers import Tokenizer
 
-from extproc.config import ModelTokenizer, TokenSettings
 from extproc.ops.metrics import Metrics
 from extproc.tokens import declared, folder
 from extproc.tokens.counter import TokenCounter
 from extproc.tokens.encoders import Reference
 from extproc.tokens.loading import CountedModel, Tokenizers, load
+from extproc.tokensettings import ModelTokenizer, TokenSettings
 
 MODEL: Final = "m"
 

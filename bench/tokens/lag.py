@@ -14,9 +14,9 @@ from rich.table import Table
 from bench.tokens.families import MODEL, Family, counter
 from bench.tokens.tables import made, verdict
 from bench.tokens.texts import KB, FreshText
-from extproc.config import GIB
 from extproc.core.request import CountSource
 from extproc.prompt import CountedPrompt, Prompt
+from extproc.settingtypes import GIB
 from extproc.tokens.counter import TokenCounter
 from extproc.tokens.loading import CountedModel
 

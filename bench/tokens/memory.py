@@ -20,8 +20,8 @@ from rich.table import Table
 from bench.tokens.families import MODEL, counter, find
 from bench.tokens.tables import made, verdict
 from bench.tokens.texts import KB, FreshText
-from extproc.config import TokenSettings
 from extproc.prompt import CountedPrompt, Prompt
+from extproc.tokensettings import TokenSettings
 
 _MESSAGES: Final = 3
 

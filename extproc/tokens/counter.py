@@ -26,7 +26,6 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from extproc.config import TokenSettings
 from extproc.core.request import CountSource, TokenCount
 from extproc.ops.metrics import Estimated, Metrics
 from extproc.prompt import CountedPrompt, Prompt, text_size
@@ -35,6 +34,7 @@ from extproc.tokens.estimator import Estimator
 from extproc.tokens.loading import CountedModel, Tokenizers
 from extproc.tokens.reader import Encoded, Reader
 from extproc.tokens.workers import Workers
+from extproc.tokensettings import TokenSettings
 
 log = structlog.get_logger()
 

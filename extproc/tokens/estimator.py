@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from extproc.config import TokenSettings
 from extproc.prompt import Prompt, texts_of
 from extproc.tokens.calibration import Calibration
+from extproc.tokensettings import TokenSettings
 
 MODELS_MAX: Final = 256
 """Models whose rates are kept."""

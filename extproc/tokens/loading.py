@@ -12,7 +12,6 @@ from typing import Final
 import structlog
 from tokenizers import Tokenizer
 
-from extproc.config import ModelTokenizer, TokenSettings, by_precedence
 from extproc.core.request import MODEL_CHARS_MAX
 from extproc.core.settings import Fault
 from extproc.tokens import boundary, declared, encoders, folder
@@ -20,6 +19,7 @@ from extproc.tokens.boundary import AddedTokens
 from extproc.tokens.encoders import Encoder
 from extproc.tokens.folder import ModelFiles, UnusableError
 from extproc.tokens.template import ChatTemplate, Renderer, TemplateFault
+from extproc.tokensettings import ModelTokenizer, TokenSettings, by_precedence
 
 log = structlog.get_logger()
 

@@ -7,12 +7,12 @@ from datetime import datetime
 import structlog
 from msgspec import Struct
 
-from extproc.config import TokenSettings
 from extproc.ops.metrics import Estimated
 from extproc.prompt import Chat, Prompt, texts_of
 from extproc.tokens.loading import CountedModel
 from extproc.tokens.pieces import Cut, PieceCounts, cut
 from extproc.tokens.template import TemplateFault
+from extproc.tokensettings import TokenSettings
 
 log = structlog.get_logger()
 

@@ -13,8 +13,9 @@ import pytest
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 from envoy.service.ext_proc.v3.external_processor_pb2_grpc import ExternalProcessorStub
 
-from extproc.config import KIB, MIB, ServeLimits
+from extproc.config import ServeLimits
 from extproc.gateway.routepolicy import KEY
+from extproc.settingtypes import KIB, MIB
 from tests.core.fleet import snapshot
 from tests.gateway.talk import CHAT_PATH, chat
 from tests.gateway.wire import ask, body, destination, head, metadata, wire

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from extproc.config import ModelTokenizer, TokenSettings
 from extproc.prompt import Chat, Message
 from extproc.tokens.loading import CountedModel, Tokenizers, load
+from extproc.tokensettings import ModelTokenizer, TokenSettings
 from tests.tokens.bpe import train
 
 START, END = "<|im_start|>", "<|im_end|>"

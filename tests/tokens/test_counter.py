@@ -14,7 +14,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 from tokenizers import Tokenizer, models
 
-from extproc.config import TokenSettings
 from extproc.core.request import CountSource, TokenCount
 from extproc.ops.metrics import Metrics
 from extproc.prompt import Chat, CountedPrompt, Media, Message, Part, Prompt
@@ -22,6 +21,7 @@ from extproc.tokens import counter as counter_module
 from extproc.tokens.counter import READ_INLINE_BYTES_MAX, READ_INLINE_MESSAGES_MAX, TEXT_BYTES, TokenCounter
 from extproc.tokens.estimator import LEARNED_ALL, LEARNED_EVERY
 from extproc.tokens.loading import WARMING, CountedModel, Tokenizers
+from extproc.tokensettings import TokenSettings
 from tests.tokens.chatml import END, START, TEMPLATE, loaded, said, write
 from tests.waiting import until
 

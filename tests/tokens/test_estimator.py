@@ -1,6 +1,6 @@
-from extproc.config import TokenSettings
 from extproc.prompt import Media, Prompt
 from extproc.tokens.estimator import LEARNED_ALL, LEARNED_EVERY, Estimator
+from extproc.tokensettings import TokenSettings
 from tests.tokens.chatml import said
 
 SETTINGS = TokenSettings(message_tokens=7, image_tokens=100, audio_tokens=10, file_tokens=1)

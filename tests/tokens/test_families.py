@@ -8,10 +8,10 @@ from typing import Final
 import pytest
 from tokenizers import Tokenizer
 
-from extproc.config import ModelTokenizer, TokenSettings
 from extproc.tokens.encoders import Fast
 from extproc.tokens.loading import CountedModel, Tokenizers, load
 from extproc.tokens.pieces import cut
+from extproc.tokensettings import ModelTokenizer, TokenSettings
 from tests.tokens.families import NAMES, family_folder
 
 TEXTS: Final = {

@@ -20,7 +20,7 @@ NO_NETWORK = "http://127.0.0.1:9"
 """Where the library is told so, and need not find out in 20 s."""
 LOAD = """
 import json, sys
-from extproc.config import TokenSettings
+from extproc.tokensettings import TokenSettings
 from extproc.tokens.loading import Tokenizers, load
 loaded = load(TokenSettings.model_validate({"models": {"m": json.loads(sys.argv[1])}}))
 print(json.dumps([loaded.of("m").name, loaded.of("m").template is not None] if isinstance(loaded, Tokenizers) else

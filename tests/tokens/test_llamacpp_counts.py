@@ -21,12 +21,12 @@ import pytest
 import pytest_asyncio
 from tokenizers import Tokenizer
 
-from extproc.config import TokenSettings
 from extproc.core.request import Endpoint, TokenCount
 from extproc.ops.metrics import Metrics
 from extproc.tokens.counter import TokenCounter
 from extproc.tokens.loading import CountedModel, Tokenizers, load
 from extproc.tokens.template import Rendered
+from extproc.tokensettings import TokenSettings
 from tests.gateway.bodies import CHAT, COMPLETION, EMBEDDING, parsed
 from tests.llamacpp import TINY, llamacpp_server, write_model
 from tests.tokens.families import family_folder

@@ -12,13 +12,13 @@ import structlog.testing
 from msgspec import Raw
 from tokenizers import AddedToken, Tokenizer, processors
 
-from extproc.config import ModelTokenizer, TokenSettings
 from extproc.core.request import MODEL_CHARS_MAX
 from extproc.core.settings import Fault
 from extproc.prompt import Chat, Message
 from extproc.tokens import folder as folders
 from extproc.tokens.loading import Absent, CountedModel, Tokenizers, load
 from extproc.tokens.template import Rendered, Renderer
+from extproc.tokensettings import ModelTokenizer, TokenSettings
 from tests.tokens.bpe import train
 
 TEMPLATE: Final = "{% for m in messages %}<|u|>{{ m.content }}{% endfor %}"
