@@ -152,7 +152,7 @@ def count(tokenizer: Path, chat: bool, chat_template: Path | None, as_json: bool
     """
     import msgspec
 
-    from extproc.counting import Counting
+    from extproc.counting import FILE_BYTES_MAX, Counting
     from extproc.ops import logs
 
     logs.configure(logs.LogFormat.AUTO, "warning")
@@ -163,8 +163,9 @@ def count(tokenizer: Path, chat: bool, chat_template: Path | None, as_json: bool
         sys.exit(1)
     found = []
     for one in files or (Path("-"),):
-        name, content = ("standard input", sys.stdin.buffer.read()) if str(one) == "-" else (str(one), one.read_bytes())
-        found.append(counting.count(name, content, chat=chat))
+        with click.open_file(str(one), "rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)  # a pipe may have no end
+        found.append(counting.count("standard input" if str(one) == "-" else str(one), content, chat=chat))
     shown = counting.shown
     if as_json:
         click.echo(json.dumps({"tokenizer": shown, "files": [msgspec.structs.asdict(one) for one in found]}, indent=2))

@@ -1,5 +1,6 @@
 """Counting files as `serve` counts prompts: how a tokenizer and its template are checked before they are trusted."""
 
+import json
 import time
 from datetime import datetime
 from pathlib import Path
@@ -104,7 +105,8 @@ def _text_of(content: bytes) -> Prompt | str:
 
 def _chat_of(content: bytes) -> Prompt | str:
     """A request's body, or only its list of messages; read as `serve` reads it."""
-    content = content.strip()
+    # Python's JSON reader, and so `serve`, takes byte order marks and UTF-16.
+    content = content.decode(json.detect_encoding(content), "surrogatepass").strip().encode("utf-8", "surrogatepass")
     if content[:1] == b"[":
         content = b'{"messages":' + content + b"}"
     if content[:1] == b"{":

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from extproc.core.request import TokenCount
 
@@ -63,6 +64,9 @@ class Message(Struct):
     """A function call's, in a response's input."""
     output: Raw = ABSENT
     """A function's, likewise."""
+
+
+_RAW_FIELDS: Final = ("name", "tool_calls", "tool_call_id", "reasoning", "reasoning_content", "arguments", "output")
 
 
 class Chat(Struct, frozen=True):
@@ -145,7 +149,7 @@ def message_texts(message: Message) -> Iterator[str]:
                 yield part
             else:
                 yield from part.texts
-    for raw in (message.reasoning, message.reasoning_content, message.tool_calls, message.arguments, message.output):
+    for raw in (message.reasoning, message.reasoning_content, message.tool_calls):
         if raw is not ABSENT:
             yield from json_text(raw)
 
@@ -164,11 +168,47 @@ def text_size(prompt: Prompt) -> int:
                     size += len(part) if isinstance(part, str) else sum(map(len, part.texts))
             if message.tool_calls is not ABSENT:
                 size += len(message.tool_calls)
+            if message.tool_call_id is not ABSENT:
+                size += len(message.tool_call_id)
+            if message.name is not ABSENT:
+                size += len(message.name)
             if message.reasoning is not ABSENT:
                 size += len(message.reasoning)
             if message.reasoning_content is not ABSENT:
                 size += len(message.reasoning_content)
     return size
+
+
+def items_of(prompt: Prompt) -> int:
+    """Texts, messages and parts of messages: each costs something, however short."""
+    items = len(prompt.texts)
+    if prompt.chat is not None:
+        items += len(prompt.chat.messages)
+        items += sum(len(one.content) for one in prompt.chat.messages if isinstance(one.content, list))
+    return items
+
+
+def json_items_of(chat: Chat) -> int:
+    """About the values in the JSON that a template is given: they are built before it runs, where no fuel counts."""
+    raws = [chat.tools, chat.documents, chat.template_kwargs]
+    raws += [message.tool_calls for message in chat.messages if message.tool_calls is not ABSENT]
+    return sum(bytes(raw).count(b",") + bytes(raw).count(b"{") + bytes(raw).count(b"[") for raw in raws)
+
+
+def let_go(prompt: Prompt) -> Prompt:
+    """The same text without media, holding nothing of the body in which raw fields stand. Changes the messages."""
+    if (chat := prompt.chat) is None:
+        return prompt
+    for message in chat.messages:
+        for name in _RAW_FIELDS:
+            if (raw := getattr(message, name)) is not ABSENT:
+                setattr(message, name, raw.copy())
+        if isinstance(message.content, list):
+            message.content = [
+                one if isinstance(one, str) else Part(one.text, one.refusal, one.type.copy()) for one in message.content
+            ]
+    tools, documents, template_kwargs = chat.tools.copy(), chat.documents.copy(), chat.template_kwargs.copy()
+    return replace(prompt, chat=replace(chat, tools=tools, documents=documents, template_kwargs=template_kwargs))
 
 
 def json_text(raw: Raw) -> Iterator[str]:

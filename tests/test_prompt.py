@@ -15,7 +15,7 @@ def test_all_text_is_there_in_the_order_of_the_engines() -> None:
     said = Message("user", ["a", Part("b"), Part(image_url=Raw(b'"x"')), Part(refusal="c")], tool_calls=Raw(b"[1]"))
     thought = Message("assistant", "d", reasoning=Raw(b'"why"'), output=Raw(b'"out"'))
     prompt = whole(said, thought, tools=b"[2]", documents=b"[3]")
-    assert list(texts_of(prompt)) == ["given", "[2]", "[3]", "a", "b", "c", "[1]", "d", "why", "out"]
+    assert list(texts_of(prompt)) == ["given", "[2]", "[3]", "a", "b", "c", "[1]", "d", "why"]
 
 
 def test_the_size_is_that_of_the_text_and_not_of_media() -> None:

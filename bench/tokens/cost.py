@@ -148,7 +148,7 @@ async def _whole(counting: TokenCounter, chat: Chat) -> float:
     """µs of CPU of the process, whichever thread it was."""
     prompt = Prompt(chat=chat)
     begun = time.process_time()
-    found = counting.count(MODEL, prompt, lambda _: None)
+    found = counting.count(MODEL, prompt, 1_000_000, lambda _: None)
     found = found if isinstance(found, CountedPrompt) else await found
     spent = time.process_time() - begun
     assert found.count.source is not CountSource.ESTIMATED

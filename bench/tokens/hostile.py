@@ -87,7 +87,9 @@ async def _felt(model: CountedModel, prompt: Prompt) -> Felt:
     late: list[tuple[TokenCount, float]] = []
     async with ticking() as lags:
         begun = time.perf_counter()
-        found = counting.count(MODEL, prompt, lambda count: late.append((count, time.perf_counter() - begun)))
+        found = counting.count(
+            MODEL, prompt, 1_000_000, lambda count: late.append((count, time.perf_counter() - begun))
+        )
         found = found if isinstance(found, CountedPrompt) else await found
         answer_s = time.perf_counter() - begun
         while counting.waiting_bytes:  # noqa: ASYNC110 - what a thread is still at would disturb what is measured next

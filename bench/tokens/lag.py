@@ -80,7 +80,7 @@ async def keep_counting(counting: TokenCounter, texts: Iterator[str], seconds: f
     async def again_and_again() -> None:
         nonlocal done
         while time.perf_counter() < begun + seconds:
-            found = counting.count(MODEL, Prompt((next(texts),)), lambda _: None)
+            found = counting.count(MODEL, Prompt((next(texts),)), 1_000_000, lambda _: None)
             found = found if isinstance(found, CountedPrompt) else await found
             assert found.count.source is CountSource.COUNTED, "all can wait, and none comes twice"
             done += SIZE

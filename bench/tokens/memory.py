@@ -69,7 +69,7 @@ def main() -> None:
     done = 0
     for number in map(int, numbers):
         for _ in range(done, number):
-            counted = counting.count(MODEL, Prompt(chat=text.chat(_MESSAGES, KB)), lambda _: None)
+            counted = counting.count(MODEL, Prompt(chat=text.chat(_MESSAGES, KB)), 1_000_000, lambda _: None)
             assert isinstance(counted, CountedPrompt), "short, so at once"
         done = number
         found.append(_resident_mb())

@@ -63,6 +63,7 @@ class CountTokens(Struct, frozen=True):
 
     model: str
     prompt: Prompt
+    body_bytes: int
 
 
 class SetDestination(Struct, frozen=True):

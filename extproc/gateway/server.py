@@ -45,7 +45,7 @@ class TokenCounter(Protocol):
     """Counts prompts. Never raises: where it cannot count it estimates."""
 
     def count(
-        self, model: str, prompt: Prompt, late: Callable[[TokenCount], None]
+        self, model: str, prompt: Prompt, body_bytes: int, late: Callable[[TokenCount], None]
     ) -> CountedPrompt | Awaitable[CountedPrompt]:
         """Count at once where that takes no time. `late` is told a count that was not there within its budget."""
 
@@ -173,7 +173,7 @@ class ExternalProcessor:
         began_s = time.perf_counter()
         action = session.receive(event, self._clock())
         if isinstance(action, CountTokens):
-            counted = self._counter.count(action.model, action.prompt, session.recount)
+            counted = self._counter.count(action.model, action.prompt, action.body_bytes, session.recount)
             prompt = counted if isinstance(counted, CountedPrompt) else await counted
             began_s = time.perf_counter()
             action = session.receive(TokensCounted(prompt), self._clock())

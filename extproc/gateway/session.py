@@ -180,7 +180,7 @@ class Session:
         self._parsed = parsed
         self._chunks.clear()
         self._state = _State.COUNTING
-        return CountTokens(parsed.model, parsed.prompt)
+        return CountTokens(parsed.model, parsed.prompt, self._bytes_come)
 
     def _route(self, counted: CountedPrompt, now_s: float) -> Action:
         parsed = self._parsed

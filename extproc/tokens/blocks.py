@@ -22,7 +22,7 @@ PROMPT_BLOCKS_MAX: Final = 4096
 _BYTES_MAX: Final = PROMPT_BLOCKS_MAX * PROMPT_BLOCK_BYTES
 _ID_BYTES: Final = 4
 _MEDIUM_BLOCKS: Final = 4
-_PIECES_MAX: Final = 16_384
+_PIECES_MAX: Final = 8192
 """Of a chat likewise: each message and part costs, however short. A message of text has four pieces."""
 
 # What a piece is stands before it. None can pass for another or for two, since UTF-8 has no byte 0xFF.

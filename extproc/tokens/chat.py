@@ -113,6 +113,10 @@ class _Reader:
         if not isinstance(kwargs, dict):
             msg = "chat_template_kwargs: not an object"
             raise ValueError(msg)
+        if not all(isinstance(value, str | bool) or type(value) is int for value in kwargs.values()):
+            self.exact = False  # written by some engines as Python does it, by others as JSON
+        if numbers_differ(bytes(raw)):
+            self.exact = False
         if not RESERVED.isdisjoint(kwargs):
             self.exact = False
             return {name: value for name, value in kwargs.items() if name not in RESERVED}

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from extproc.core.request import CountSource, TokenCount
 from extproc.ops.metrics import Estimated, Metrics
-from extproc.prompt import CountedPrompt, Prompt, text_size
+from extproc.prompt import CountedPrompt, Prompt, items_of, json_items_of, let_go, text_size
 from extproc.tokens.blocks import blocks_of
 from extproc.tokens.estimator import Estimator
 from extproc.tokens.loading import CountedModel, Tokenizers
@@ -39,8 +39,12 @@ from extproc.tokensettings import TokenSettings
 log = structlog.get_logger()
 
 READ_INLINE_BYTES_MAX: Final = 64 * 1024
-"""Prompts up to this, and of so many messages, are rendered, cut and looked up on the event loop: 1 ms at most."""
-READ_INLINE_MESSAGES_MAX: Final = 200
+"""Prompts up to this, and of so many texts, messages and parts, are rendered, cut and looked up on the event loop."""
+READ_INLINE_ITEMS_MAX: Final = 200
+ITEMS_MAX: Final = 8192
+"""Texts, messages and parts of a prompt that is counted at all; OpenAI takes 2048 texts at once."""
+JSON_ITEMS_MAX: Final = 20_000
+"""Values in a chat's tools, calls and documents: with more it is not rendered."""
 TEXT_BYTES: Final = 200
 """What one more text weighs beside its own bytes while it waits: its objects here and in the library."""
 WEIGHTS: Final = {"fastokens": 1, "tokenizers": 8}
@@ -57,8 +61,14 @@ class _Asked(Struct, frozen=True):
     prompt: Prompt
     size: int
     """Of its text, about: see `text_size`."""
+    items: int
     blocks: tuple[int, ...]
     began_s: float
+
+    @property
+    def is_short(self) -> bool:
+        """Whether going through it on the event loop takes no time."""
+        return self.size <= READ_INLINE_BYTES_MAX and self.items <= READ_INLINE_ITEMS_MAX
 
 
 class TokenCounter:
@@ -90,12 +100,16 @@ class TokenCounter:
         """Text in threads or waiting for one, as it weighs."""
         return self._workers.waiting_bytes
 
-    def count(self, model: str, prompt: Prompt, late: Late) -> CountedPrompt | Awaitable[CountedPrompt]:
-        """Count a prompt; an awaitable where that needs a thread.
+    def count(
+        self, model: str, prompt: Prompt, body_bytes: int, late: Late
+    ) -> CountedPrompt | Awaitable[CountedPrompt]:
+        """Count a prompt that came in a body of so many bytes; an awaitable where that needs a thread.
 
         Where the budget runs out, the estimate is returned and `late` is called with the count, on the event loop.
         """
-        asked = _Asked(model, prompt, text_size(prompt), (), time.perf_counter())
+        items = items_of(prompt)
+        size = text_size(prompt) if items <= ITEMS_MAX else body_bytes
+        asked = _Asked(model, prompt, size, items, (), time.perf_counter())
         try:
             asked = replace(asked, blocks=blocks_of(model, prompt, self._blocks_secret))
             if prompt.chat is None and not prompt.texts:
@@ -106,9 +120,10 @@ class TokenCounter:
             asked = replace(asked, name=tokenizer.name)
             if self._too_long(asked):
                 return self._estimated(asked, Estimated.TOO_LONG)
-            if asked.size > READ_INLINE_BYTES_MAX or _messages(prompt) > READ_INLINE_MESSAGES_MAX:
-                weight = asked.size + TEXT_BYTES * (len(prompt.texts) + _messages(prompt))
-                work = partial(self._read_and_encode, tokenizer, prompt)
+            if not asked.is_short:
+                weight = asked.size + TEXT_BYTES * asked.items
+                asked = replace(asked, prompt=let_go(prompt))  # what waits is weighed by its text: no images
+                work = partial(self._read_and_encode, tokenizer, asked.prompt)
                 return self._in_thread(asked, tokenizer, work, weight, late)
             reading = self._reader.read(tokenizer, prompt)
             if isinstance(reading, Estimated):
@@ -116,14 +131,20 @@ class TokenCounter:
             if reading.cut.new_bytes <= self._settings.inline_bytes_max:
                 return self._answer(asked, self._reader.encode(tokenizer, reading))
             weight = reading.cut.new_bytes + TEXT_BYTES * len(reading.cut.pieces)
+            asked = replace(asked, prompt=let_go(prompt))
             return self._in_thread(asked, tokenizer, partial(self._reader.encode, tokenizer, reading), weight, late)
         except Exception:  # noqa: BLE001
             return self._failed(asked)
 
     def _too_long(self, asked: _Asked) -> bool:
-        settings = self._settings
-        return asked.prompt.chat is not None and (
-            _messages(asked.prompt) > settings.chat_messages_max or asked.size > settings.chat_bytes_max
+        chat, settings = asked.prompt.chat, self._settings
+        return asked.items > ITEMS_MAX or (
+            chat is not None
+            and (
+                len(chat.messages) > settings.chat_messages_max
+                or asked.size > settings.chat_bytes_max
+                or json_items_of(chat) > JSON_ITEMS_MAX
+            )
         )
 
     def close(self) -> None:
@@ -175,7 +196,7 @@ class TokenCounter:
         source = CountSource.CACHED if encoded.mostly_known else CountSource.COUNTED
         self._metrics.counted(source, time.perf_counter() - asked.began_s)
         # Long prompts teach no more than short ones, and their text would have to be gone through.
-        if asked.size <= READ_INLINE_BYTES_MAX:
+        if asked.is_short:
             error = self._estimator.learn(asked.name, asked.prompt, tokens)
             if error is not None:
                 self._metrics.estimate_error(error)
@@ -191,7 +212,10 @@ class TokenCounter:
 
     def _estimated(self, asked: _Asked, reason: Estimated) -> CountedPrompt:
         self._metrics.tokens_estimated(reason)
-        tokens = self._estimator.estimate(asked.name, asked.prompt)
+        if asked.items > ITEMS_MAX:
+            tokens = self._estimator.by_size(asked.size, asked.prompt)
+        else:
+            tokens = self._estimator.estimate(asked.name, asked.prompt)
         return CountedPrompt(TokenCount(tokens, exact=False, source=CountSource.ESTIMATED), asked.blocks)
 
     def _failed(self, asked: _Asked) -> CountedPrompt:
@@ -199,12 +223,8 @@ class TokenCounter:
         log.exception("error of ours; a prompt was estimated")
         self._metrics.our_error("tokens")
         self._metrics.tokens_estimated(Estimated.FAILED)
-        tokens = int(asked.size / self._settings.bytes_per_token)
+        tokens = self._estimator.by_size(asked.size, asked.prompt)
         return CountedPrompt(TokenCount(tokens, exact=False, source=CountSource.ESTIMATED), asked.blocks)
-
-
-def _messages(prompt: Prompt) -> int:
-    return 0 if prompt.chat is None else len(prompt.chat.messages)
 
 
 def _result(encoded: "asyncio.Future[Encoded | Estimated]") -> Encoded | Estimated:

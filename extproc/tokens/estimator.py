@@ -25,6 +25,10 @@ class Estimator:
         """Tokens of all of a prompt. Leaves no trace of the model."""
         return self._calibration.estimate(model, list(texts_of(prompt))) + self.around(prompt) + self.beside(prompt)
 
+    def by_size(self, size_bytes: int, prompt: Prompt) -> int:
+        """Tokens of a prompt whose texts are too many to be looked at, or must not be."""
+        return int(size_bytes / self._settings.bytes_per_token) + self.beside(prompt)
+
     def learn(self, model: str, prompt: Prompt, text_tokens: int) -> float | None:
         """Take the count of a prompt's text. How wrong the estimate was, relative to it; `None` where not looked at."""
         nth = self._counts[model] = self._counts.get(model, 0) + 1

@@ -258,7 +258,9 @@ def _vocabulary(name: str, revision: str | None, seed: int) -> _Vocabulary:
 
 def _same(path: Path) -> str:
     """A name for the files at a path and beside it. Not through a file's own link: hubs' caches share what is equal."""
-    return os.path.realpath(path) if path.is_dir() else str(Path(os.path.realpath(path.parent), path.name))
+    if path.is_dir() or path.name == folder.TOKENIZER:
+        return os.path.realpath(path if path.is_dir() else path.parent)
+    return str(Path(os.path.realpath(path.parent), path.name))
 
 
 def _beginning(tokenizer: Tokenizer) -> str:

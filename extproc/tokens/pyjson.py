@@ -40,6 +40,7 @@ def _float(text: str) -> float | Float:
     return Float(value) if shown.endswith(".0") or "e" in shown or "n" in shown else value
 
 
+_LONG: Final = re.compile(rb"[0-9]{19}")
 _FRACTION: Final = re.compile(rb"[0-9][.eE]")
 _DECODER: Final = msgspec.json.Decoder(float_hook=_float)
 
@@ -53,11 +54,13 @@ def decode(text: bytes | str) -> Any:
 
 
 def numbers_differ(text: bytes | str) -> bool:
-    """Whether llama.cpp, which writes fractions as C's `%g`, writes any number of this JSON in another way than Python.
+    """Whether llama.cpp, which writes fractions as C's `%g`, may write any number of this JSON otherwise than Python.
 
     Raises what `decode` raises.
     """
     encoded = text.encode() if isinstance(text, str) else text
+    if _LONG.search(encoded) is not None:
+        return True  # it has 64 bits for whole numbers
     if _FRACTION.search(encoded) is None:
         return False
     values: list[float] = []

@@ -190,7 +190,7 @@ def test_an_answer_to_the_client_carries_status_body_headers_details_and_metadat
     [
         (SetDestination("10.0.0.1:80", {}), "response_headers", AssertionError),
         (SetDestination("10.0.0.1:80", {}), None, AssertionError),
-        (CountTokens("m", Prompt()), "request_body", TypeError),
+        (CountTokens("m", Prompt(), 1), "request_body", TypeError),
     ],
 )
 def test_what_is_no_reply_is_a_fault_of_ours(action: Action, kind: str | None, error: type[Exception]) -> None:

@@ -54,6 +54,7 @@ def test_an_inference_request_is_sent_to_the_chosen_node() -> None:
     }
     (asked,) = talk.asked
     assert (asked.model, list(texts_of(asked.prompt))) == (MODEL, ["hello"])
+    assert asked.body_bytes == len(chat(max_tokens=5, n=2))
     (decision,) = fleet.decisions(1)
     assert decision == talk.session.decision
     assert (decision.request_id, decision.trace_id, decision.prompt_tokens) == ("r1", "t-1", 10)
@@ -316,4 +317,4 @@ def test_the_prefix_of_a_path_does_not_matter() -> None:
     talk = Talk(balancer(snapshot("a")))
     body = b'{"model": "llama", "input": [1, 2, 3]}'
     assert destination_of(talk.say(headers("/batch/v1/embeddings?x=1"), whole(body)))
-    assert talk.asked == [CountTokens(MODEL, Prompt(token_ids=3, ids=(1, 2, 3)))]
+    assert talk.asked == [CountTokens(MODEL, Prompt(token_ids=3, ids=(1, 2, 3)), len(body))]

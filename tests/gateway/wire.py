@@ -30,7 +30,7 @@ from extproc.core.snapshot import NodeReported, Snapshot
 from extproc.gateway.routepolicy import RoutePolicies
 from extproc.gateway.server import ExternalProcessor, grpc_options, register
 from extproc.ops.metrics import Metrics
-from extproc.prompt import CountedPrompt, Prompt, text_size, texts_of
+from extproc.prompt import CountedPrompt, Prompt, texts_of
 from tests.core.fleet import snapshot
 from tests.gateway.talk import CHAT_PATH
 
@@ -39,7 +39,7 @@ Call = Any
 
 
 class Counter:
-    """Four bytes a token. Prompts over 900 bytes wait while `gate` is closed."""
+    """Four bytes a token. Bodies over a thousand bytes wait while `gate` is closed."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
@@ -52,6 +52,7 @@ class Counter:
         self,
         model: str,  # noqa: ARG002
         prompt: Prompt,
+        body_bytes: int,
         late: Callable[[TokenCount], None],
     ) -> CountedPrompt | Awaitable[CountedPrompt]:
         if self.fails:
@@ -60,7 +61,7 @@ class Counter:
         self.late = late
         tokens = sum(map(len, texts_of(prompt))) // 4
         counted = CountedPrompt(TokenCount(tokens, exact=False, source=CountSource.ESTIMATED))
-        return self._wait(counted) if text_size(prompt) > 900 else counted
+        return self._wait(counted) if body_bytes > 1000 else counted
 
     async def _wait(self, counted: CountedPrompt) -> CountedPrompt:
         self.waiting += 1

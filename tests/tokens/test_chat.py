@@ -156,6 +156,9 @@ def test_engines_differ_in_developers() -> None:
         ("1e5", False),
         ("1E-7", True),
         ("1234567.5", False),
+        ("123456789012345678", True),
+        ("1234567890123456789", False),
+        ("-9223372036854775809", False),
         ('{"a": [2, {"b": 3.0}]}', False),
     ],
 )
@@ -333,3 +336,20 @@ LOOP = "{% for m in messages %}{% for p in m.content %}{% endfor %}{% endfor %}"
 )
 def test_a_template_that_goes_through_parts_is_known_by_its_loops(source: str, expected: bool) -> None:
     assert goes_through_parts(source) is expected
+
+
+@pytest.mark.parametrize(
+    ("value", "exact"),
+    [
+        ("x", True),
+        (True, True),
+        (7, True),
+        (None, False),
+        ([1], False),
+        ({"a": 1}, False),
+        (1.0, False),
+        (2**63, False),
+    ],
+)
+def test_arguments_that_templates_may_write_in_two_ways_are_not_exact(value: object, exact: bool) -> None:
+    assert given(chat_template_kwargs={"enable_thinking": False, "other": value}).exact is exact

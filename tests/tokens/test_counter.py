@@ -1,4 +1,5 @@
 import asyncio
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
@@ -14,11 +15,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 from tokenizers import Tokenizer, models
 
-from extproc.core.request import CountSource, TokenCount
-from extproc.ops.metrics import Metrics
+from extproc.core.request import CountSource, Endpoint, TokenCount
+from extproc.gateway import openai
+from extproc.ops.metrics import Estimated, Metrics
 from extproc.prompt import Chat, CountedPrompt, Media, Message, Part, Prompt
 from extproc.tokens import counter as counter_module
-from extproc.tokens.counter import READ_INLINE_BYTES_MAX, READ_INLINE_MESSAGES_MAX, TEXT_BYTES, TokenCounter
+from extproc.tokens.counter import READ_INLINE_BYTES_MAX, READ_INLINE_ITEMS_MAX, TEXT_BYTES, TokenCounter
 from extproc.tokens.estimator import LEARNED_ALL, LEARNED_EVERY
 from extproc.tokens.loading import WARMING, CountedModel, Tokenizers
 from extproc.tokensettings import TokenSettings
@@ -82,7 +84,7 @@ def nobody(count: TokenCount) -> None:
 
 
 async def counted(counter: TokenCounter, prompt: Prompt, model: str = "known") -> CountedPrompt:
-    found = counter.count(model, prompt, nobody)
+    found = counter.count(model, prompt, 10_000, nobody)
     return found if isinstance(found, CountedPrompt) else await found
 
 
@@ -293,8 +295,8 @@ class Recording:
     [
         (Prompt(("b" * 8192,)), "MainThread"),
         (Prompt(("b" * 8193,)), "tokens"),
-        (Prompt(chat=said(*["b"] * READ_INLINE_MESSAGES_MAX)), "MainThread"),
-        (Prompt(chat=said(*["b"] * (READ_INLINE_MESSAGES_MAX + 1))), "tokens"),
+        (Prompt(chat=said(*["b"] * READ_INLINE_ITEMS_MAX)), "MainThread"),
+        (Prompt(chat=said(*["b"] * (READ_INLINE_ITEMS_MAX + 1))), "tokens"),
         (Prompt(chat=said("b", "c" * (READ_INLINE_BYTES_MAX - 1))), "tokens"),
     ],
 )
@@ -328,13 +330,14 @@ class Held:
         self.engine = engine
         self.go = threading.Event()
         self.calls = 0
+        self.tokens: int | None = 1
 
-    def counts(self, texts: Sequence[str], add_special_tokens: bool) -> list[int]:  # noqa: ARG002
+    def counts(self, texts: Sequence[str], add_special_tokens: bool) -> list[int] | None:  # noqa: ARG002
         if texts is WARMING:
             return [1]
         self.calls += 1
         assert self.go.wait(20)
-        return [1] * len(texts)
+        return None if self.tokens is None else [self.tokens] * len(texts)
 
 
 @pytest.fixture(params=["fastokens", "tokenizers"])
@@ -387,7 +390,7 @@ async def test_a_caller_that_goes_away_releases_its_place_and_does_no_harm(held:
 async def test_over_its_budget_a_count_is_estimated_and_told_later(held: Held, metrics: Metrics) -> None:
     counter = holding(held, metrics, token_budget_ms=0)
     told: list[TokenCount] = []
-    waiting = counter.count("known", Prompt(("abcd" * 25,)), told.append)
+    waiting = counter.count("known", Prompt(("abcd" * 25,)), 200, told.append)
     assert not isinstance(waiting, CountedPrompt)
     assert (await waiting).count == TokenCount(23, False, ESTIMATED)
     assert value(metrics, "extproc_token_estimates_total", reason="late") == 1
@@ -500,6 +503,103 @@ async def test_a_failing_template_of_one_model_does_not_silence_anothers(tmp_pat
             await count_of(counter, Prompt(chat=said("a")), model)
     assert [one["tokenizer"] for one in logs] == [str(broken["one"]), str(broken["two"])]
     counter.close()
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        Prompt(("",) * 50_000, prompts=50_000),
+        Prompt(("b",) * 50_000, prompts=50_000),
+        Prompt(chat=Chat((Message("user", [""] * 50_000),))),
+        Prompt(chat=Chat((Message("user", [Part()] * 50_000),))),
+        Prompt(chat=Chat((Message("user", [Part("b")] * 50_000),))),
+        Prompt(chat=Chat((Message(),) * 50_000)),
+        Prompt(chat=Chat((Message("user", "b"),), tools=Raw(b"[" + b"1.5," * 50_000 + b"1]"))),
+        Prompt(chat=Chat((Message("assistant", "b", tool_calls=Raw(b"[" + b"{}," * 50_000 + b"1]")),))),
+        Prompt(chat=Chat((Message("user", "b"),), documents=Raw(b"[" + b"[]," * 50_000 + b"1]"))),
+    ],
+)
+@pytest.mark.parametrize("model", ["known", "other"])
+def test_many_small_things_are_not_gone_through(tokenizers: Tokenizers, prompt: Prompt, model: str) -> None:
+    """A body of 1 MB held the event loop for up to two seconds."""
+    counter = TokenCounter(PATIENT, tokenizers, Metrics())
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        found = counter.count(model, prompt, 200_000, nobody)
+    finally:
+        sys.setprofile(None)
+    assert isinstance(found, CountedPrompt), "nor is a thread asked"
+    assert (found.count.source, found.count.exact) == (ESTIMATED, False)
+    assert calls < 200_000, "one for each length, and a few for each of the first ones, which the blocks are made of"
+    counter.close()
+
+
+@pytest.mark.parametrize("text", ["b", "b" * 9000, "b" * (READ_INLINE_BYTES_MAX + 1)])
+async def test_what_waits_holds_nothing_of_the_body(held: Held, metrics: Metrics, text: str) -> None:
+    body = b'{"messages": [{"role": "user", "name": "x", "content": [{"type": "text", "text": "%s"},' % text.encode()
+    body += b'{"type": "image_url", "image_url": "%s"}]}], "model": "known", "tools": null}' % (b"i" * 2**20)
+    before = sys.getrefcount(body)
+    parsed = openai.parse(Endpoint.CHAT, body, 1000)
+    assert isinstance(parsed, openai.ParsedBody)
+    counter = holding(held, metrics, waiting_bytes_max=2**20, token_budget_ms=0)
+    told: list[TokenCount] = []
+    waiting = counter.count("known", parsed.prompt, len(body), told.append)
+    assert not isinstance(waiting, CountedPrompt)
+    await waiting
+    del parsed, waiting
+    assert sys.getrefcount(body) == before
+    held.go.set()
+    await until(lambda: told)
+    assert told[0].tokens == 1 + 4 + PATIENT.image_tokens
+    counter.close()
+
+
+async def test_prompts_of_a_shape_that_nobody_knows_are_not_exact(counter: TokenCounter) -> None:
+    assert await count_of(counter, Prompt(as_usual=False)) == TokenCount(0, False, COUNTED)
+    assert await count_of(counter, Prompt()) == TokenCount(0, False, COUNTED)
+
+
+async def test_long_prompts_do_not_teach(counter: TokenCounter, metrics: Metrics) -> None:
+    await count_of(counter, Prompt(("b" * (READ_INLINE_BYTES_MAX + 1),)))
+    assert value(metrics, "extproc_token_estimate_error_ratio_count") == 0
+
+
+async def test_a_late_failure_is_not_told_and_a_late_fault_is_counted(metrics: Metrics) -> None:
+    held = Held()
+    held.tokens = None
+    counter = holding(held, metrics, token_budget_ms=0)
+    told: list[TokenCount] = []
+    waiting = counter.count("known", Prompt(("abcd",)), 100, told.append)
+    assert not isinstance(waiting, CountedPrompt)
+    await waiting
+    held.go.set()
+    await until(lambda: counter.waiting_bytes == 0)
+    held.tokens = 1
+    waiting = counter.count("known", Prompt(("efgh",)), 100, nobody)
+    assert not isinstance(waiting, CountedPrompt)
+    await waiting
+    await until(lambda: value(metrics, "extproc_errors_total", where="tokens") == 1)
+    assert told == []
+    counter.close()
+
+
+async def test_models_of_one_tokenizer_share_what_is_learned(folder: Path, metrics: Metrics) -> None:
+    estimates = []
+    for taught in (False, True):
+        counter = TokenCounter(PATIENT, loaded(one=folder, two=folder), metrics)
+        for number in range(50 * taught):
+            await count_of(counter, Prompt((f"{number} 314 " * 150,)), "one")
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(counter._reader, "read", lambda *_: Estimated.FAILED)
+            estimates.append((await count_of(counter, Prompt(("7314 " * 200,)), "two")).tokens)
+        counter.close()
+    assert estimates[1] > 1.2 * estimates[0]
 
 
 async def test_exact_counts_make_the_estimate_better(counter: TokenCounter, metrics: Metrics) -> None:

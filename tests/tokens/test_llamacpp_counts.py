@@ -66,7 +66,7 @@ class Engine:
         return tokens
 
     async def counted(self, endpoint: Endpoint, body: Body) -> TokenCount:
-        counted = self.counter.count("m", parsed(endpoint, **body).prompt, lambda _: None)
+        counted = self.counter.count("m", parsed(endpoint, **body).prompt, 1000, lambda _: None)
         return (await counted if inspect.isawaitable(counted) else counted).count
 
     async def applied(self, body: Body) -> str:

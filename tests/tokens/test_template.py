@@ -140,7 +140,7 @@ def test_a_float_is_a_float_to_a_template() -> None:
 def test_special_tokens_are_variables_and_a_chats_own_arguments_come_before_them() -> None:
     template = compiled("{{ bos_token }}{{ eos_token }}{{ extra }}", bos_token="<s>", eos_token="</s>")
     chat = chat_of({"messages": [say("user", "")], "chat_template_kwargs": {"eos_token": "x", "extra": [1]}})
-    assert template.render(chat, NOW) == Rendered("<s>x[1]", exact=True)
+    assert template.render(chat, NOW) == Rendered("<s>x[1]", exact=False)
 
 
 def test_what_the_template_raises_is_a_fault_in_one_line() -> None:
