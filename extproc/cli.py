@@ -117,10 +117,12 @@ def check(file: Path) -> None:
     settings = config.read(file)
     if isinstance(settings, list):
         _refuse(settings)
-    logs.configure(logs.LogFormat.AUTO, "warning")
+    logs.configure(logs.LogFormat.AUTO, "error")
     tokenizers = load(settings.tokens)
     if isinstance(tokenizers, list):
         _refuse(tokenizers)
+    for pattern, reason in tokenizers.absent.items():
+        click.echo(f"tokens.models.{pattern}: no tokenizer, prompts are estimated: {reason}")
     for pattern in settings.tokens.models:
         model = tokenizers.of(pattern)
         if model is not None and model.remark is not None:

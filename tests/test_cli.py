@@ -94,6 +94,15 @@ def test_check_says_ok(tmp_path: Path) -> None:
     assert (result.exit_code, result.stdout, result.stderr) == (0, remark + "OK\n", "")
 
 
+def test_check_says_which_tokenizers_are_absent_though_not_required(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("tokens: {models: {a: {tokenizer: t.json, required: false}}}\n")
+    result = run("check", str(tmp_path / "a.yaml"))
+    absent = "tokens.models.a: no tokenizer, prompts are estimated: wanted a folder or a tokenizer.json, got"
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith(absent)
+    assert result.stdout.endswith("OK\n")
+
+
 def test_check_reports_a_missing_tokenizer_and_a_missing_file(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("tokens: {models: {a: {tokenizer: t.json}}}\n")
     result = run("check", str(tmp_path / "a.yaml"))
