@@ -181,6 +181,7 @@ async def test_a_model_without_a_tokenizer_is_estimated_by_its_bytes(
 async def test_text_that_cannot_be_encoded_is_estimated_and_counted(counter: TokenCounter, metrics: Metrics) -> None:
     assert (await count_of(counter, Prompt(("\ud800" * 8,)))).source is ESTIMATED
     assert value(metrics, "extproc_token_estimates_total", reason="failed") == 1
+    assert value(metrics, "extproc_errors_total", where="tokens") == 0
 
 
 @pytest.mark.parametrize(
@@ -460,6 +461,13 @@ async def test_models_of_other_vocabularies_know_nothing_of_each_other(
     counter.close()
 
 
+async def test_special_tokens_that_there_are_not_make_no_difference(tmp_path: Path, metrics: Metrics) -> None:
+    Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]")).save(str(tmp_path / "tokenizer.json"))
+    counter = TokenCounter(PATIENT, loaded(known=tmp_path), metrics)
+    assert await count_of(counter, Prompt(("a",), add_special_tokens=False)) == TokenCount(1, True, COUNTED)
+    counter.close()
+
+
 async def test_text_that_can_never_fit_is_not_called_waiting(held: Held, metrics: Metrics) -> None:
     counter = holding(held, metrics, waiting_bytes_max=64 * 1024)
     assert (await count_of(counter, Prompt(("b" * 64 * 1024,)))).source is ESTIMATED
@@ -502,6 +510,7 @@ async def test_a_failing_template_of_one_model_does_not_silence_anothers(tmp_pat
             await count_of(counter, Prompt(chat=Chat(())), model)
             await count_of(counter, Prompt(chat=said("a")), model)
     assert [one["tokenizer"] for one in logs] == [str(broken["one"]), str(broken["two"])]
+    assert all("refuses the chat: no" in one["fault"] for one in logs), "and not that a client sent no message"
     counter.close()
 
 
