@@ -43,6 +43,8 @@ class Habits(Struct, frozen=True):
     """It wants content as a list of parts: vLLM's format "openai", else "string"."""
     shows_whole_calls: bool = False
     """It writes calls of tools with all their keys, in the order in which they stand."""
+    drops_system: bool = False
+    """It leaves out what the system says; llama.cpp then puts it into the user's message."""
     names_users: bool = False
     """It writes names of users, which SGLang does not hand on."""
 
@@ -91,6 +93,8 @@ class _Reader:
         made: dict[str, Any] = {"role": role}
         if role == "developer":
             self.exact = False  # llama.cpp makes it the system's
+        elif role == "system" and self._habits.drops_system:
+            self.exact = False
         if isinstance(content, str):
             self.text_bytes += len(content) if content.isascii() else 4 * len(content)
             parts = self._habits.goes_through_parts and role != "tool"

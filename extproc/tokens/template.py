@@ -20,6 +20,7 @@ _FUEL_BYTES: Final = 8
 """Bytes of text for one more fuel. Templates put a text together up to twice, and one fuel pays for 16 bytes."""
 _TAG: Final = "CONTINUE_FINAL_MESSAGE_TAG "
 """What transformers puts behind the message to be continued, and looks for in the text."""
+_SYSTEM: Final = "Be brief."
 _ANY_DAY: Final = datetime(2000, 1, 1)  # noqa: DTZ001 - a clock on the wall
 
 
@@ -118,6 +119,7 @@ class _Template:
         """What becomes of differences between engines, by trying."""
         text = [{"type": "text", "text": "a"}] if goes_through_parts else "a"
         user = {"role": "user", "content": text}
+        system = {"role": "system", "content": [{"type": "text", "text": _SYSTEM}] if goes_through_parts else _SYSTEM}
         assistant = {"role": "assistant", "content": text}
         vllm = {"id": "123456789", "function": {"arguments": {"a": "b"}, "name": "f"}, "type": "function"}
         sglang = {"id": "123456789", "index": 0, "type": "function", "function": {"name": "f", "arguments": {"a": "b"}}}
@@ -126,18 +128,22 @@ class _Template:
             shows_whole_calls=not self._same(
                 [user, assistant | {"tool_calls": [vllm]}], [user, assistant | {"tool_calls": [sglang]}]
             ),
+            drops_system=_SYSTEM not in (self._tried([system, user]) or _SYSTEM),
             names_users=not self._same([user], [user | {"name": "b"}]),
         )
 
     def _same(self, one: list[dict[str, Any]], other: list[dict[str, Any]]) -> bool:
         """Whether these messages give the same text."""
-        texts = []
-        for messages in (one, other):
-            variables: dict[str, Any] = self._tokens | {"messages": messages, "tools": None, "documents": None}
-            variables |= {"add_generation_prompt": True, "strftime_now": _ANY_DAY.strftime}
-            with suppress(Exception):
-                texts.append(self._jinja.render(variables, self._fuel))
-        return len(texts) == 2 and texts[0] == texts[1]
+        text = self._tried(one)
+        return text is not None and text == self._tried(other)
+
+    def _tried(self, messages: list[dict[str, Any]]) -> str | None:
+        """What it makes of these messages; `None` where it fails."""
+        variables: dict[str, Any] = self._tokens | {"messages": messages, "tools": None, "documents": None}
+        variables |= {"add_generation_prompt": True, "strftime_now": _ANY_DAY.strftime}
+        with suppress(Exception):
+            return self._jinja.render(variables, self._fuel)
+        return None
 
 
 def _marked(content: str | list[dict[str, str]]) -> tuple[str, str | list[dict[str, str]]]:

@@ -195,7 +195,8 @@ def test_names_of_users_are_exact_where_they_do_not_show() -> None:
     assert rendered("{{ messages[0].content }}", named) == Rendered("a", exact=True)
     assert rendered("{{ messages[0].name or messages[0].role }}", named) == Rendered("Ann", exact=False)
     assert rendered("{{ messages[0].name or messages[0].role }}", say("user", "a")).exact
-    assert rendered("{{ messages[0].name or messages[0].role }}", say("system", "a", name="Ann")).exact
+    shown = "{{ messages[0].name or messages[0].role }}{{ messages[0].content }}"
+    assert rendered(shown, say("system", "a", name="Ann")).exact
 
 
 def test_a_template_that_tells_nothing_of_itself_is_not_trusted() -> None:
@@ -439,3 +440,21 @@ def test_an_environment_goes_back_after_an_error(monkeypatch: pytest.MonkeyPatch
     template.render(chat_of({"messages": [say("user", "bad")]}), NOW)
     monkeypatch.setattr(Jinja, "_compiled", None)
     assert isinstance(template.render(chat_of({"messages": [say("user", "good")]}), NOW), Rendered)
+
+
+@pytest.mark.parametrize(
+    ("source", "exact"),
+    [
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", True),
+        ("{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}", False),
+        (
+            "{{ raise_exception('no') if messages | length == 2 }}{{ messages[2].content }}",
+            True,
+        ),
+    ],
+)
+def test_what_the_system_says_is_in_the_text_or_the_count_is_not_exact(source: str, exact: bool) -> None:
+    """llama.cpp puts it into the user's message where a template has no place for it."""
+    asked = [say("system", "s"), say("user", "a"), say("user", "b")]
+    assert rendered(source, *asked).exact is exact
+    assert rendered(source, *[say("user", "a")] * 3).exact
