@@ -1,10 +1,10 @@
 import json
-import sys
 
 import pytest
 from msgspec import Raw
 
 from extproc.prompt import Chat, Message, Part, Prompt, json_text, text_size, texts_of
+from tests.calls import calls_of
 
 
 def whole(*messages: Message, tools: bytes = b"", documents: bytes = b"") -> Prompt:
@@ -30,17 +30,7 @@ def test_the_size_is_that_of_the_text_and_not_of_media() -> None:
 def test_no_python_runs_for_each_escape(unit: bytes) -> None:
     """It did: 2 MB of them held the event loop for a second."""
     raw = Raw(b'["' + unit * (500_000 // len(unit)) + b'"]')
-    calls = 0
-
-    def count(*_: object) -> None:
-        nonlocal calls
-        calls += 1
-
-    sys.setprofile(count)
-    try:
-        (text,) = json_text(raw)
-    finally:
-        sys.setprofile(None)
+    calls, (text,) = calls_of(lambda: list(json_text(raw)))
     assert calls < 100
     assert json.loads(text) == json.loads(bytes(raw))
 

@@ -37,8 +37,6 @@ _REASONING: Final = b"\xffreasoning:"
 _TEXT: Final = b"\xfftext:"
 _MEDIUM: Final = b"\xffmedium:"
 _TOOL_CALLS: Final = b"\xfftool_calls:"
-_ARGUMENTS: Final = b"\xffarguments:"
-_OUTPUT: Final = b"\xffoutput:"
 
 
 def blocks_of(model: str, prompt: Prompt, seed: int) -> tuple[int, ...]:
@@ -117,10 +115,8 @@ def _chat_pieces(chat: Chat) -> Iterator[bytes]:
                 for text in texts:
                     yield _TEXT
                     yield _utf8(text)
-        if message.tool_calls or message.arguments or message.output:
-            yield from _fields(
-                (_TOOL_CALLS, message.tool_calls), (_ARGUMENTS, message.arguments), (_OUTPUT, message.output)
-            )
+        if message.tool_calls:
+            yield from _fields((_TOOL_CALLS, message.tool_calls))
 
 
 def _fields(*fields: tuple[bytes, Raw]) -> Iterator[bytes]:

@@ -82,8 +82,8 @@ CHAT = (
     Message("user", "What is the weather in Rome? " * 10, name=Raw(b'"ann"')),
     Message("assistant", None, tool_calls=Raw(b'[{"id":"1"}]'), reasoning=Raw(b'"I ask."')),
     Message("tool", "sunny " * 50, tool_call_id=Raw(b'"1"')),
-    Message(None, None, arguments=Raw(b'"{}"')),
-    Message(None, None, output=Raw(b'"sunny"')),
+    Message(None, "{}"),
+    Message(None, "sunny"),
 )
 
 
@@ -100,9 +100,9 @@ CHAT = (
         (2, {"reasoning": Raw(b'"I guess."')}),
         (2, {"reasoning_content": Raw(b'"I guess."')}),
         (3, {"tool_call_id": Raw(b'"2"')}),
-        (4, {"arguments": Raw(b'"{ }"')}),
-        (5, {"output": Raw(b'"rainy"')}),
-        (5, {"output": Raw(), "arguments": Raw(b'"sunny"')}),
+        (4, {"content": "{ }"}),
+        (5, {"content": "rainy"}),
+        (5, {"content": None, "tool_calls": Raw(b'"sunny"')}),
     ],
 )
 def test_whatever_engines_read_of_a_message_makes_a_difference(at: int, changed: dict[str, object]) -> None:
