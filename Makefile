@@ -43,6 +43,8 @@ bench: .venv/test
 	$(BIN)/python -m bench.decide
 	$(BIN)/python -m bench.wire
 	$(BIN)/python -m bench.tokens
+	$(BIN)/python -m bench.prefix
+	$(BIN)/python -m bench.firsttoken
 
 proto: .venv/test
 	$(BIN)/python -m grpc_tools.protoc --proto_path=proto --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \

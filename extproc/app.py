@@ -26,10 +26,11 @@ from extproc import listening
 from extproc.config import Config
 from extproc.core.balancer import Balancer
 from extproc.core.settings import Fault
-from extproc.gateway import accesslog
+from extproc.gateway import accesslog, endings
 from extproc.gateway import server as gateway
 from extproc.gateway.accesslog import AnswerEnded
 from extproc.gateway.routepolicy import RoutePolicies
+from extproc.journal import balancer as journal
 from extproc.nodes import ingest as nodes
 from extproc.ops import admin
 from extproc.ops.metrics import Metrics
@@ -69,13 +70,22 @@ async def serve(config: Config) -> None:
     clock = time.monotonic
     metrics = Metrics()
     tokenizers = await asyncio.to_thread(_tokenizers, config, metrics)
-    balancer = Balancer(config, clock())
+    balancer = journal.balancer(config, clock(), partial(metrics.our_error, "journal"))
+    if isinstance(balancer, Fault):
+        raise StartError([balancer])
     counter = TokenCounter(config.tokens, tokenizers, metrics)
     boot = secrets.token_hex(3)
+    access_log = accesslog.AccessLog(partial(_ended, balancer, metrics, clock), metrics)
     processor = gateway.ExternalProcessor(
-        balancer, _policies(config), counter, config.limits, metrics, clock, boot=boot
+        balancer,
+        _policies(config),
+        counter,
+        config.limits,
+        metrics,
+        clock,
+        boot=boot,
+        ends_are_told=lambda: access_log.streams_open > 0,
     )
-    access_log = accesslog.AccessLog(partial(_ended, metrics), metrics)
     ingest = nodes.NodeIngest(
         balancer, config.hosts_allowed, metrics, clock, log, streams_max=config.limits.agent_streams_max
     )
@@ -127,6 +137,7 @@ async def serve(config: Config) -> None:
         await asyncio.gather(for_envoy.stop(None), for_agents.stop(None))
         await pages.cleanup()
         counter.close()
+        journal.close(balancer)
 
 
 def _tokenizers(config: Config, metrics: Metrics) -> Tokenizers:
@@ -143,8 +154,9 @@ def _tokenizers(config: Config, metrics: Metrics) -> Tokenizers:
     return loaded
 
 
-def _ended(metrics: Metrics, answer: AnswerEnded) -> None:
-    """Count a finished answer, and how far its engine's count of the prompt is from ours."""
+def _ended(balancer: Balancer, metrics: Metrics, clock: Callable[[], float], answer: AnswerEnded) -> None:
+    """Tell the balancer of a finished answer; count it, and how far its engine's count of the prompt is from ours."""
+    balancer.answered(endings.of_entry(answer), clock())
     metrics.answered(answer.status, answer.completion_tokens, answer.first_byte_s, answer.duration_s)
     log.debug("answer ended", **msgspec.structs.asdict(answer))
     if answer.prompt_tokens is not None and answer.counted_tokens is not None:

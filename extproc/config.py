@@ -22,7 +22,8 @@ from extproc import yamlfile
 from extproc.address import Address, TcpAddress
 from extproc.core.policy import PolicyName, RoutingPolicy
 from extproc.core.settings import BalancerSettings, Fault, faults_of
-from extproc.settingtypes import GIB, KIB, MIB, SETTINGS, AnyAddress, Networks, Size
+from extproc.settingtypes import SETTINGS, AnyAddress, FilePath, Networks
+from extproc.sizes import GIB, KIB, MIB, Size
 from extproc.tokensettings import TokenSettings
 
 
@@ -87,6 +88,19 @@ class ServeLimits(BaseModel):
         return total
 
 
+class JournalSettings(BaseModel):
+    """Where the balancer's calls are written down, for `extproc replay`."""
+
+    model_config = SETTINGS
+
+    path: FilePath | None = None
+    """The file that is written; full ones become `.1`, `.2` and so on. `None`: no journal."""
+    file_bytes_max: Size = Field(64 * MIB, ge=4 * MIB, le=64 * GIB)
+    """A file is full with so much."""
+    files_max: int = Field(4, ge=2, le=100)
+    """So many are kept, with the one that is written; the oldest goes first."""
+
+
 LOOPBACK_NETWORKS: Networks = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
 PRIVATE_NETWORKS: Networks = (
     IPv4Network("10.0.0.0/8"),
@@ -115,6 +129,7 @@ class Config(BalancerSettings):
     """The policy of routes that name none, or one that is not known."""
     limits: ServeLimits = ServeLimits()
     tokens: TokenSettings = TokenSettings()
+    journal: JournalSettings = JournalSettings()
     drain_s: float = Field(10.0, ge=0, le=600)
     """After SIGTERM: how long requests that are still being decided may take before they are cut off."""
 

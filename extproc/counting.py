@@ -13,7 +13,7 @@ from extproc.core.settings import Fault
 from extproc.gateway import openai
 from extproc.ops.metrics import Estimated
 from extproc.prompt import Prompt
-from extproc.settingtypes import MIB
+from extproc.sizes import MIB
 from extproc.tokens.estimator import Estimator
 from extproc.tokens.loading import CountedModel, Tokenizers, load
 from extproc.tokens.reader import Reader

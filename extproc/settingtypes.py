@@ -1,4 +1,4 @@
-"""Types of what stands in configurations: sizes, addresses, networks, paths and patterns."""
+"""Types of what stands in configurations: addresses, networks, paths and patterns."""
 
 import re
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -15,6 +15,8 @@ MIB = 1024 * KIB
 GIB = 1024 * MIB
 
 _UNITS = {"KiB": KIB, "MiB": MIB, "GiB": GIB}
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m)?")
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
 _SIZE = re.compile(r"([0-9]{1,15})(KiB|MiB|GiB)")
 
 
@@ -22,13 +24,12 @@ def _address(value: object) -> Address:
     return value if isinstance(value, TcpAddress | UnixAddress) else address.parse(str(value))
 
 
-def _size(value: object) -> object:
-    if isinstance(value, str):
-        if (match := _SIZE.fullmatch(value)) is None:
-            msg = "bytes as a number, or with KiB, MiB or GiB as in 32MiB"
-            raise ValueError(msg)
-        return int(match[1]) * _UNITS[match[2]]
-    return value
+def seconds(text: str) -> float:
+    """Seconds out of a text as `500ms`, `1s`, `2m` or `0.5`. Raises `ValueError` with what was wanted."""
+    if (match := _DURATION.fullmatch(text)) is None:
+        msg = "seconds as a number, or with ms, s or m as in 500ms"
+        raise ValueError(msg)
+    return float(match[1]) * _UNITS_S[match[2]]
 
 
 def _networks(value: object) -> object:
@@ -55,7 +56,6 @@ def path(value: object, info: ValidationInfo) -> object:
 
 
 AnyAddress = Annotated[TcpAddress | UnixAddress, PlainValidator(_address)]
-Size = Annotated[int, BeforeValidator(_size)]
 Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], BeforeValidator(_networks)]
 FilePath = Annotated[Path, BeforeValidator(path)]
 Pattern = Annotated[str, Field(min_length=1, max_length=256)]

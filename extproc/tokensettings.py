@@ -5,7 +5,8 @@ from fnmatch import fnmatchcase
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator, model_validator
 
-from extproc.settingtypes import GIB, KIB, MIB, SETTINGS, FilePath, Pattern, Size, path
+from extproc.settingtypes import SETTINGS, FilePath, Pattern, path
+from extproc.sizes import GIB, KIB, MIB, Size
 
 
 class ModelTokenizer(BaseModel):

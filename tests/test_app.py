@@ -12,6 +12,7 @@ import aiohttp
 import grpc
 import pytest
 import yaml
+from click.testing import CliRunner
 from envoy.config.core.v3.base_pb2 import HeaderMap, HeaderValue
 from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
 from envoy.service.ext_proc.v3.external_processor_pb2 import (
@@ -26,9 +27,14 @@ from msgspec.structs import replace
 
 from extproc.app import HEALTH_SERVICES, _ended
 from extproc.children import Child, ourselves
+from extproc.cli import main
+from extproc.core.decision import Chosen
+from extproc.core.policy import RoutingPolicy
 from extproc.gateway.accesslog import AnswerEnded
 from extproc.ops.metrics import Metrics
 from extproc.pb import nodes_pb2, nodes_pb2_grpc
+from tests.core.fleet import MODEL, NOW_S, balancer, request
+from tests.core.fleet import snapshot as core_snapshot
 from tests.tokens.bpe import train
 from tests.waiting import until
 
@@ -233,10 +239,9 @@ async def test_tokenizers_are_told_with_the_reason_of_each_choice(serve: Serve, 
 @pytest.mark.parametrize("exact", [True, False])
 def test_what_the_engine_counted_is_compared_with_our_count(exact: bool) -> None:
     metrics = Metrics()
-    answer = AnswerEnded("a-1", 200, "via_upstream", "10.0.0.1:80", 0.25, 2.0, 10, exact, 12, 5)
-    _ended(metrics, answer)
-    _ended(metrics, replace(answer, prompt_tokens=None))
-    _ended(metrics, replace(answer, counted_tokens=None))
+    answer = AnswerEnded("a-1", 200, "via_upstream", (), "10.0.0.1:80", 0.25, 2.0, "m", 10, exact, 12, 5)
+    for one in (answer, replace(answer, prompt_tokens=None), replace(answer, counted_tokens=None)):
+        _ended(balancer(), metrics, lambda: NOW_S, one)
     page = metrics.page(()).decode()
     for name, label, number in (
         ("extproc_token_usage_difference_tokens_bucket", f'exact="{str(exact).lower()}",le="1.0"', 0),
@@ -250,6 +255,21 @@ def test_what_the_engine_counted_is_compared_with_our_count(exact: bool) -> None
         assert f"{name}{{{label}}} {number}.0" in page.splitlines(), (name, label)
 
 
+def test_the_balancer_learns_how_requests_ended_that_it_sent_or_another() -> None:
+    fleet = balancer(core_snapshot("a"), core_snapshot("b"))
+    assert isinstance(fleet.route(request("a-1"), RoutingPolicy(), NOW_S).outcome, Chosen)
+    good = AnswerEnded("a-1", 200, "via_upstream", (), None, 0.25, 2.0, MODEL, 10, True, None, 900)
+    _ended(fleet, Metrics(), lambda: NOW_S, good)
+    assert fleet.requests_open == 0
+    # Of a request that another process sent: it says as much about the node.
+    bad = replace(good, request_id="other-1", status=503, upstream_host=core_snapshot("a").host, completion_tokens=None)
+    _ended(fleet, Metrics(), lambda: NOW_S, bad)
+    # Neither of a node of ours, nor of a request of ours.
+    _ended(fleet, Metrics(), lambda: NOW_S, replace(bad, request_id="other-2", upstream_host="10.9.9.9:1"))
+    sent = [fleet.route(request(f"a-{number}"), RoutingPolicy(), NOW_S).outcome for number in range(2, 10)]
+    assert [one.node_id for one in sent if isinstance(one, Chosen)] == ["b"] * 8
+
+
 async def test_sigterm_lets_decided_streams_go_with_ok_and_ends_with_status_0(serve: Serve) -> None:
     served = await serve()
     streams = [served.stream() for _ in range(3)]
@@ -260,6 +280,36 @@ async def test_sigterm_lets_decided_streams_go_with_ok_and_ends_with_status_0(se
     assert [await stream.code() for stream in streams] == [grpc.StatusCode.OK] * 3
     assert await agent.code() == grpc.StatusCode.OK
     assert await served.child.ended() == 0
+
+
+async def test_a_journal_is_replayed_to_the_same_decisions_and_holds_no_text(serve: Serve, tmp_path: Path) -> None:
+    settings = {"nodes": {"report_interval_s": 0.01, "fresh_s": 60, "stale_s": 60}}
+    served = await serve(journal={"path": str(tmp_path / "serve.journal")}, **settings)
+    await reported(served)
+
+    async def chosen() -> bool:
+        stream = served.stream()
+        reply = await asked(stream, prompt="a secret of the client's " * 40)
+        await stream.done_writing()
+        return bool(reply.request_body.response.header_mutation.set_headers)
+
+    await until(chosen)
+    served.child.signal(signal.SIGTERM)
+    assert await served.child.ended() == 0
+    assert "secret" not in (tmp_path / "serve.journal").read_text()
+    replayed = CliRunner().invoke(main, ["replay", str(tmp_path / "serve.journal"), "--json"])
+    told = json.loads(replayed.stdout)
+    assert (replayed.exit_code, told["different"]) == (0, 0)
+    assert told["identical"] >= 1
+
+
+async def test_a_journal_that_cannot_be_written_keeps_it_from_starting(
+    start: Callable[..., Awaitable[Child]], tmp_path: Path
+) -> None:
+    config = {"listen": ANY_PORTS, "journal": {"path": str(tmp_path / "nowhere" / "serve.journal")}}
+    child = await start(config)
+    assert await child.ended() == 1
+    assert "journal.path: wanted a file that can be written" in child.log.read_text()
 
 
 async def test_while_it_drains_new_streams_are_refused_and_open_ones_are_decided(serve: Serve) -> None:

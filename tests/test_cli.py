@@ -219,7 +219,7 @@ def test_emulates_options_become_its_settings(ran: Ran) -> None:
 def test_emulates_defaults_are_those_of_its_settings(ran: Ran) -> None:
     assert run("emulate").exit_code == 0
     assert ran.given == [EmulatorSettings()]
-    options = {parameter.name for parameter in cli.emulate.params}
+    options = {parameter.name for parameter in cli.main.commands["emulate"].params}
     assert options - {"log_format", "log_level"} <= {field.name for field in dataclasses.fields(EmulatorSettings)}
 
 

@@ -10,7 +10,7 @@ from extproc import yamlfile
 from extproc.address import TcpAddress, UnixAddress
 from extproc.config import Config, parse, read
 from extproc.core.settings import Fault
-from extproc.settingtypes import GIB, KIB, MIB
+from extproc.sizes import GIB, KIB, MIB
 
 DOCS = Path(__file__).parent.parent / "docs" / "config.md"
 
@@ -82,7 +82,10 @@ def test_the_documented_example_names_every_key(tmp_path: Path) -> None:
         ),
         (
             {"policies": {"batch": {"strategy": "luck"}}},
-            "policies.batch.strategy: wanted one of load-score, got 'luck'",
+            (
+                "policies.batch.strategy: wanted one of least-added-delay, least-inflight, lmetric, load-score, "
+                "power-of-two, random, round-robin, got 'luck'"
+            ),
         ),
         ({"policies": []}, "policies: wanted a mapping, got []"),
         ({"policies": {"batch": None}}, "policies.batch: wanted a mapping, got None"),

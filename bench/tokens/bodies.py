@@ -15,7 +15,7 @@ from bench.tokens.texts import FreshText
 from extproc.config import ServeLimits
 from extproc.core.request import Endpoint
 from extproc.gateway import openai
-from extproc.settingtypes import MIB
+from extproc.sizes import MIB
 
 _BODY_BYTES_MAX: Final = 42 * MB
 _UNIT_CHARS: Final = 10_000

@@ -16,7 +16,7 @@ from bench.tokens.tables import made, verdict
 from bench.tokens.texts import KB, FreshText
 from extproc.core.request import CountSource
 from extproc.prompt import CountedPrompt, Prompt
-from extproc.settingtypes import GIB
+from extproc.sizes import GIB
 from extproc.tokens.counter import TokenCounter
 from extproc.tokens.loading import CountedModel
 

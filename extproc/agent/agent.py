@@ -71,6 +71,7 @@ async def _sample(node: "_Node") -> dict[str, Any]:
     if report is None:
         return {"node_id": node.node_id, "absent": absent}
     values = asdict(report.snapshot, dict_factory=_known)
+    del values["round_trip_s"]  # each router has its own
     age_s = asyncio.get_running_loop().time() - report.sampled_at_s
     return values | {"state": report.snapshot.state.value, "sample_age_s": round(age_s, 3), "absent": absent}
 
@@ -105,7 +106,13 @@ class _Node:
         self.absent: dict[str, str] = {}
         self._engine = engine
         self._agent_id = agent_id
-        self._watch = EngineWatch(self.pages, engine.engine_kind, config.scrape_timeout_s, config.models_interval_s)
+        self._watch = EngineWatch(
+            self.pages,
+            engine.engine_kind,
+            config.scrape_timeout_s,
+            config.models_interval_s,
+            engine.adapters_loadable,
+        )
         self._gpu = GpuMeter(nvml, engine.gpu)
         self._resolve_within_s = config.scrape_timeout_s
         self._host: str | None = None

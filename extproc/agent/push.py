@@ -10,6 +10,7 @@ import grpc
 import structlog
 
 from extproc.address import Address
+from extproc.agent.roundtrip import RoundTrip
 from extproc.agent.wire import Report, goodbye_message, snapshot_message
 from extproc.pb.nodes_pb2 import Acknowledgement, AgentMessage, RouterMessage
 from extproc.pb.nodes_pb2_grpc import NodesStub
@@ -51,6 +52,7 @@ class RouterLink:
         self._unsent: dict[str, None] = {}
         self._something = asyncio.Event()
         self._leaving = asyncio.Event()
+        self._round_trip = RoundTrip()
         self._connected = False
         self._failures = 0
         self._reasons_logged: set[tuple[str, str]] = set()
@@ -86,6 +88,7 @@ class RouterLink:
         """One stream, from its opening to its end; why it ended."""
         async with grpc.aio.insecure_channel(self._router, options=_OPTIONS) as channel:
             call: Call = NodesStub(channel).Report()  # type: ignore[no-untyped-call]
+            self._round_trip = RoundTrip()
             self._unsent = dict.fromkeys(self._latest)
             if self._unsent:
                 self._something.set()
@@ -111,7 +114,9 @@ class RouterLink:
             while self._unsent and not self._leaving.is_set():
                 node_id = next(iter(self._unsent))
                 del self._unsent[node_id]
-                await call.write(snapshot_message(self._latest[node_id], self._clock()))
+                now_s = self._clock()
+                self._round_trip.send(now_s)
+                await call.write(snapshot_message(self._latest[node_id], now_s, self._round_trip.seconds))
             if not self._leaving.is_set():
                 self._something.clear()
                 await self._something.wait()
@@ -122,6 +127,7 @@ class RouterLink:
 
     async def _read(self, call: Call) -> None:
         while isinstance(message := await call.read(), RouterMessage):
+            self._round_trip.acknowledge(self._clock())
             if not self._connected:
                 self._connected = True
                 self._failures = 0

@@ -7,6 +7,7 @@ from typing import Annotated, Self, assert_never
 from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -19,7 +20,9 @@ from pydantic import (
 
 from extproc import address, yamlfile
 from extproc.address import Address, TcpAddress, UnixAddress
+from extproc.core.request import MODEL_CHARS_MAX
 from extproc.core.settings import Fault, faults_of
+from extproc.core.snapshot import MODELS_MAX
 
 _SETTINGS = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -85,6 +88,13 @@ def _engine_url(value: object) -> str:
     return text
 
 
+def _model_name(value: str) -> str:
+    if not (1 <= len(value) <= MODEL_CHARS_MAX and value.isprintable()):
+        msg = f"1..{MODEL_CHARS_MAX} printable characters"
+        raise ValueError(msg)
+    return value
+
+
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 
 
@@ -105,6 +115,19 @@ class EngineConfig(BaseModel):
     """Share in the router's fallback round robin."""
     gpu: int | None = Field(None, ge=0, le=255)
     """NVML's index of the engine's GPU. Absent: the machine's only GPU, if it has just one."""
+    adapters_loadable: Annotated[
+        tuple[Annotated[str, AfterValidator(_model_name)], ...], Field(max_length=MODELS_MAX - 1)
+    ] = ()
+    """LoRA adapters that the engine would load if they were asked for, by the names that clients write in `model`.
+    Those that it lists itself are loaded, whether they stand here or not."""
+
+    @field_validator("adapters_loadable")
+    @classmethod
+    def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(names)) != len(names):
+            msg = "each name once"
+            raise ValueError(msg)
+        return names
 
     @model_validator(mode="before")
     @classmethod

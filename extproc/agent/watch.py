@@ -2,10 +2,12 @@
 
 import asyncio
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
 from extproc.agent.engines import llamacpp, vllm
+from extproc.agent.engines.adapters import with_loadable
 from extproc.agent.engines.reading import EngineReading, unread
 from extproc.agent.scrape import Answer, EnginePages, Unanswered
 from extproc.agent.settings import EngineKind
@@ -25,7 +27,7 @@ class Sighting:
     not_ready: str | None
     """Why it is not ready."""
     models: tuple[ServedModel, ...] | None
-    """`None` until the engine listed them; kept while it is down."""
+    """`None` until the engine listed them; kept while it is down. Adapters that it may load come last."""
     models_fault: str | None
     reading: EngineReading
     sampled_at_s: float
@@ -44,11 +46,19 @@ class EngineWatch:
     changed, it turned into another kind of engine, or nobody listened at its port.
     """
 
-    def __init__(self, pages: EnginePages, kind: EngineKind, timeout_s: float, models_interval_s: float) -> None:
+    def __init__(
+        self,
+        pages: EnginePages,
+        kind: EngineKind,
+        timeout_s: float,
+        models_interval_s: float,
+        adapters_loadable: Sequence[str] = (),
+    ) -> None:
         self._pages = pages
         self._configured_kind = self._kind = kind
         self._timeout_s = timeout_s
         self._models_interval_s = models_interval_s
+        self._adapters_loadable = adapters_loadable
         self._generation = 0
         self._look: vllm.Look | llamacpp.Look | None = None
         self._sample: tuple[EngineReading, float] | None = None
@@ -161,5 +171,6 @@ class EngineWatch:
         if isinstance(models, str):
             self._models_fault = models
         else:
-            self._models, self._models_fault, self._listed = models, None, True
+            self._models, self._models_fault = with_loadable(models, self._adapters_loadable)
+            self._listed = True
             self._models_due_s = now_s + self._models_interval_s if models else 0.0

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from extproc.core.snapshot import NodeState, ServedModel, Snapshot
+from extproc.core.snapshot import ROUND_TRIP_S_MAX, NodeState, ServedModel, Snapshot
 from extproc.pb import nodes_pb2
 from extproc.pb.nodes_pb2 import AgentMessage, Goodbye, ModelList, NodeSnapshot
 
@@ -19,13 +19,13 @@ class Report:
     """What one look at an engine gave."""
 
     snapshot: Snapshot
-    """Its sample age is of no meaning before it is sent."""
+    """Its sample age is of no meaning before it is sent, nor is its round trip."""
     sampled_at_s: float
     """On the agent's monotonic clock."""
 
 
-def snapshot_message(report: Report, now_s: float) -> AgentMessage:
-    """The report as it is sent now."""
+def snapshot_message(report: Report, now_s: float, round_trip_s: float = 0.0) -> AgentMessage:
+    """The report as it is sent now, to the router whose stream has this round trip (0: not measured yet)."""
     snapshot = report.snapshot
     age_ms = min(max(0, round((now_s - report.sampled_at_s) * 1000)), _SAMPLE_AGE_MS_MAX)
     models = None if snapshot.models is None else ModelList(models=[_model(model) for model in snapshot.models])
@@ -49,6 +49,13 @@ def snapshot_message(report: Report, now_s: float) -> AgentMessage:
             waiting_queue_size=snapshot.requests_waiting,
             avg_prefill_latency_ms=snapshot.prefill_latency_ms,
             avg_decode_ms_per_token=snapshot.decode_ms_per_token,
+            prefill_tokens_total=snapshot.prefill_tokens_total,
+            prefill_seconds_total=snapshot.prefill_seconds_total,
+            first_tokens_total=snapshot.first_tokens_total,
+            prefix_queries_total=snapshot.prefix_queries_total,
+            prefix_hits_total=snapshot.prefix_hits_total,
+            adapter_slots_free=snapshot.adapter_slots_free,
+            round_trip_ms=min(round_trip_s, ROUND_TRIP_S_MAX) * 1000 or None,
             weight=snapshot.weight,
             not_ready_reason=snapshot.not_ready_reason,
         )
@@ -62,5 +69,8 @@ def goodbye_message(report: Report) -> AgentMessage:
 
 def _model(model: ServedModel) -> nodes_pb2.ServedModel:
     return nodes_pb2.ServedModel(
-        name=model.name, version=model.version, context_length_tokens=model.context_length_tokens
+        name=model.name,
+        version=model.version,
+        context_length_tokens=model.context_length_tokens,
+        loaded=None if model.loaded else False,
     )

@@ -1,33 +1,40 @@
-"""The centre: owns the table, the ledger, the learned rates and the round robin, and is what everything drives.
+"""The centre: owns all that a decision rests on, and is what everything drives.
 
-    agents ──observe──►┐                     ┌──► Decision: Chosen | Refused | Unknown
-    gateway ──route───►│ Balancer ──decide──►│
-    gateway ──finish──►│  table, ledger,     └──► the ledger, in the same step
-    clock ────tick────►┘  rates, fallback
+    agents ──observe──►┐                       ┌──► Decision: Chosen | Refused | Unknown
+    gateway ──route───►│ Balancer ───decide───►│
+    gateway ──finish──►│  table, ledger, rates,└──► the ledger, in the same step
+    answers ─answered─►│  prefixes, ejections,
+    clock ────tick────►┘  fallback
 
 It is pure: time comes in as `now_s` (seconds on one monotonic clock), nothing is awaited, read or written. So
-choosing and counting are one step, and the same calls give the same decisions, in `serve` and in a simulation.
+choosing and counting are one step, and the same calls give the same decisions, in `serve`, in a simulation and when a
+journal is replayed.
 """
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import islice
 
 from extproc.core import filters
+from extproc.core.decided import decision_of, serve, uninspected, would_serve
 from extproc.core.decision import Chosen, Decision, Outcome, Refusal, Refused, Unknown
+from extproc.core.ejection import Ejections
 from extproc.core.fallback import SmoothWeightedRoundRobin
 from extproc.core.learned import LearnedRates
-from extproc.core.ledger import Ledger, Reservation
-from extproc.core.phase import classify
+from extproc.core.ledger import Ledger
+from extproc.core.loads import idle, pending_prefills, unchanged
+from extproc.core.nodeledger import Reservation, Sample
+from extproc.core.outcome import Answered, Ending
 from extproc.core.policy import RoutingPolicy
-from extproc.core.request import InferenceRequest
-from extproc.core.router import FallBack, Verdict, decide, fall_back
+from extproc.core.prefix import PrefixIndex
+from extproc.core.request import PROMPT_BLOCK_TOKENS, InferenceRequest
+from extproc.core.router import FallBack, Known, Verdict, decide, fall_back
 from extproc.core.settings import BalancerSettings
-from extproc.core.snapshot import Applied, Freshness, NodeEvent, NodeReported, NodeView, Observation
+from extproc.core.snapshot import Applied, Freshness, NodeEvent, NodeReported, NodeView, Observation, Snapshot
 from extproc.core.table import SnapshotTable
 
-FALLBACK = "fallback"
-"""Stands as the strategy of decisions that the round robin made."""
+TURNS_COUNTED_MAX = 1024
+"""Policies, each with each model, whose requests are counted for `round-robin`; then counting begins anew."""
 
 
 class Balancer:
@@ -38,55 +45,52 @@ class Balancer:
         self._table = SnapshotTable(settings.nodes)
         self._ledger = Ledger()
         self._learned = LearnedRates(settings.rates)
+        self._prefixes = PrefixIndex(settings.prefix.index_bytes_max)
+        self._sent: deque[tuple[str, tuple[int, ...]]] = deque()
+        """Prompts that the index has yet to take in, and to which nodes they went."""
+        self._ejections = Ejections(settings.ejection)
         self._round_robin = SmoothWeightedRoundRobin()
         self._round_robin_uninspected = SmoothWeightedRoundRobin()  # of its own: polls must not take inference's turns
+        self._turns: dict[tuple[str, str], int] = {}
+        """Of each policy for each model: other models have other nodes."""
         self._decisions: deque[Decision] = deque(maxlen=settings.decisions_kept_max)
         self._first_choice_s = started_s + 2 * settings.nodes.report_interval_s
         self._settled_s = max(self._first_choice_s, started_s + settings.nodes.settle_s)
 
     def observe(self, event: NodeEvent, now_s: float) -> Observation:
         """Take what an agent said. What the table ignores or refuses changes nothing."""
+        self.settle()  # what was sent before belongs to the boot, the cache and the membership of before
+        before = self._table.get(event.snapshot.node_id if isinstance(event, NodeReported) else event.node_id)
         observation = self._table.apply(event, now_s)
         if not isinstance(observation, Applied):
             return observation
         if isinstance(event, NodeReported):
-            node_id = event.snapshot.node_id
-            self._ledger.sampled(node_id, now_s - event.snapshot.sample_age_s)
-            self._table.set_own(node_id, self._ledger.load(node_id))
-            self._learned.observe(event.snapshot)
+            earlier = None if before is None else before.snapshot
+            if earlier is not None and earlier.boot_id != event.snapshot.boot_id:
+                self._restarted(earlier.node_id)
+                earlier = None
+            self._sampled(event.snapshot, earlier)
         else:
             self._forget(event.node_id)
         return observation
 
     def route(self, request: InferenceRequest, policy: RoutingPolicy, now_s: float) -> Decision:
         """Choose a node for an inference request and count the request there. Raises for no input."""
-        phase = classify(request, self._learned.rates)
-        if now_s < self._first_choice_s:
-            verdict = Verdict(self._too_early())
-        else:
-            verdict = decide(
-                request, phase, self._table.views(), policy, self._settings, now_s, self._table.models_left
-            )
-        outcome = self._settled(_served(verdict.outcome, self._round_robin), now_s)
+        known = self._known(request, policy)
+        verdict = self._decide(request, policy, known, now_s)
+        outcome = self._settled(serve(verdict.outcome, self._round_robin), now_s)
         if isinstance(outcome, Chosen):
-            self._reserve(request, outcome.node_id, now_s)
-        fell_back = isinstance(outcome, Chosen) and outcome.fallback
-        decision = Decision(
-            request_id=request.request_id,
-            trace_id=request.trace_id,
-            at_s=now_s,
-            model=request.model,
-            prompt_tokens=request.prompt.tokens,
-            tokens_exact=request.prompt.exact,
-            tokens_source=request.prompt.source,
-            phase=phase,
-            policy=policy.name,
-            strategy=FALLBACK if fell_back else policy.strategy,
-            outcome=outcome,
-            candidates=verdict.candidates,
-        )
+            self._count_turn(policy.name, request.model)
+            self._reserve(request, outcome.node_id, known, now_s)
+        decision = decision_of(request, policy, verdict, outcome, now_s)
         self._decisions.append(decision)
         return decision
+
+    def would_route(self, request: InferenceRequest, policy: RoutingPolicy, now_s: float) -> Decision:
+        """What `route` would decide now. Nothing is counted."""
+        verdict = self._decide(request, policy, self._known(request, policy), now_s)
+        outcome = self._settled(would_serve(verdict.outcome, self._round_robin), now_s)
+        return decision_of(request, policy, verdict, outcome, now_s)
 
     def route_uninspected(self, request_id: str, trace_id: str, now_s: float) -> Decision:
         """Choose a node by round robin for what is no inference request; it is not counted anywhere."""
@@ -95,23 +99,11 @@ class Balancer:
         if now_s < self._first_choice_s or not nodes:
             outcome = self._too_early()
         elif ready := filters.ready(nodes, now_s, self._settings.nodes):
-            outcome = FallBack(ready)
+            outcome = FallBack(filters.not_out(ready, self.out_until_s, now_s))
         else:
-            outcome = fall_back(nodes, self._settings, now_s)
-        return Decision(
-            request_id=request_id,
-            trace_id=trace_id,
-            at_s=now_s,
-            model=None,
-            prompt_tokens=None,
-            tokens_exact=False,
-            tokens_source=None,
-            phase=None,
-            policy="",
-            strategy=FALLBACK,
-            outcome=self._settled(_served(outcome, self._round_robin_uninspected), now_s),
-            candidates=(),
-        )
+            outcome = fall_back(nodes, self.out_until_s, self._settings, now_s)
+        served = serve(outcome, self._round_robin_uninspected)
+        return uninspected(request_id, trace_id, self._settled(served, now_s), now_s)
 
     def recount(self, request: InferenceRequest) -> None:
         """Put the ledger right: a request that was routed by an estimate of its prompt, now with its tokens.
@@ -121,17 +113,57 @@ class Balancer:
         reservation = self._ledger.get(request.request_id)
         view = None if reservation is None else self._table.get(reservation.node_id)
         if reservation is not None and view is not None:
-            self._ledger.resize(request.request_id, filters.blocks_taken(view, request))
-            self._table.set_own(reservation.node_id, self._ledger.load(reservation.node_id))
+            uncached = max(1, request.prompt.tokens - int(reservation.cached_tokens * view.learned.cache_trust))
+            blocks = filters.blocks_taken(view, request, uncached)
+            self._ledger.resize(request.request_id, blocks, uncached)
+            self._renew(reservation.node_id)
 
-    def finish(self, request_id: str) -> None:
-        """The request's stream ended, however it ended. Idempotent; unknown ids are no fault."""
-        reservation = self._ledger.close(request_id)
+    def first_token(self, request_id: str, now_s: float) -> None:
+        """The answer's first token was seen. Idempotent; unknown ids are no fault."""
+        reservation = self._ledger.first_token(request_id, now_s)
         if reservation is not None:
-            self._table.set_own(reservation.node_id, self._ledger.load(reservation.node_id))
+            self._ejections.answered(reservation.node_id, request_id, Ending.SERVED, now_s, members=len(self._table))
+            self._renew(reservation.node_id)
+
+    def leave(self, request_id: str, now_s: float) -> None:
+        """Its stream was left before the answer's end, which `answered` tells, or nobody. Unknown ids are no fault."""
+        self._ledger.leave(request_id, now_s)
+
+    def finish(self, request_id: str, now_s: float) -> None:
+        """The request's stream ended, however it ended. Idempotent; unknown ids are no fault."""
+        reservation = self._ledger.close(request_id, now_s)
+        if reservation is not None:
+            self._learned.expected_hits(reservation.node_id, reservation.cached_tokens)
+            self._ejections.finished(reservation.node_id, request_id, now_s)
+            self._renew(reservation.node_id)
+
+    def answered(self, answered: Answered, now_s: float) -> None:
+        """Take how a request fared. It may be none of ours, and come after its end or before."""
+        reservation = self._ledger.get(answered.request_id)
+        node_id = None if answered.host is None else self._table.at(answered.host)
+        if node_id is None and reservation is not None:
+            node_id = reservation.node_id
+        if node_id is not None and self._table.get(node_id) is not None:
+            members = len(self._table)
+            self._ejections.answered(node_id, answered.request_id, answered.ending, now_s, members=members)
+        if answered.model is not None and answered.output_tokens is not None:
+            self._learned.answered(answered.model, answered.output_tokens)
+        if answered.over:
+            self.finish(answered.request_id, now_s)
+
+    def settle(self) -> None:
+        """Do what was put off: the index of prefixes takes in what was sent. Whoever asks next finds it done anyway."""
+        while self._sent:
+            node_id, blocks = self._sent.popleft()
+            view = self._table.get(node_id)
+            if view is not None:
+                self._prefixes.insert(node_id, blocks, self._cache_blocks(view.snapshot))
 
     def tick(self, now_s: float) -> list[str]:
         """Forget nodes without a word for too long; their ids. Call it every `prune_interval_s`."""
+        for node_id in self._ledger.purge(now_s - self._settings.left_max_s):
+            self._renew(node_id)
+        self.settle()
         gone = self._table.prune(now_s)
         for node_id in gone:
             self._forget(node_id)
@@ -144,6 +176,11 @@ class Balancer:
     def freshness(self, view: NodeView, now_s: float) -> Freshness:
         """How far a member's snapshot can be trusted now."""
         return filters.freshness(now_s - view.sampled_at_s, self._settings.nodes)
+
+    @property
+    def out_until_s(self) -> Mapping[str, float]:
+        """Nodes that failed requests: until when none goes there; past that time they are on trial."""
+        return self._ejections.out_until_s
 
     def decisions(self, limit: int) -> list[Decision]:
         """The latest decisions about inference requests, newest first."""
@@ -165,23 +202,77 @@ class Balancer:
             return outcome
         return Unknown(f"started less than {self._settings.nodes.settle_s:g} s ago, and no known node serves it")
 
-    def _reserve(self, request: InferenceRequest, node_id: str, now_s: float) -> None:
+    def _known(self, request: InferenceRequest, policy: RoutingPolicy) -> Known:
+        self.settle()
+        return Known(
+            self._turns.get((policy.name, request.model), 0),
+            self._table.models_left,
+            self._prefixes.match(request.prompt_blocks),
+            self._ejections.out_until_s,
+            self._learned.output_tokens(request.model),
+            self._learned.prefill_tokens_per_s,
+            self._learned.decode_s_per_token,
+        )
+
+    def _decide(self, request: InferenceRequest, policy: RoutingPolicy, known: Known, now_s: float) -> Verdict:
+        if now_s < self._first_choice_s:
+            return Verdict(self._too_early())
+        return decide(request, self._table.views(), policy, self._settings, known, now_s)
+
+    def _count_turn(self, policy: str, model: str) -> None:
+        if len(self._turns) >= TURNS_COUNTED_MAX and (policy, model) not in self._turns:
+            self._turns.clear()
+        self._turns[policy, model] = self._turns.get((policy, model), 0) + 1
+
+    def _reserve(self, request: InferenceRequest, node_id: str, known: Known, now_s: float) -> None:
         view = self._table.get(node_id)
         assert view is not None, "only members are chosen"
-        blocks = filters.blocks_taken(view, request)
-        self._ledger.open(Reservation(request.request_id, node_id, request.sequences, blocks, now_s))
-        self._table.set_own(node_id, self._ledger.load(node_id))
+        cached = request.cached_tokens(known.cached_blocks.get(node_id, 0))
+        uncached = max(1, request.prompt.tokens - int(cached * view.learned.cache_trust))
+        blocks = filters.blocks_taken(view, request, uncached)
+        self._ledger.open(Reservation(request.request_id, node_id, request.sequences, blocks, now_s, uncached, cached))
+        if request.prompt_blocks:
+            self._sent.append((node_id, request.prompt_blocks))
+        self._ejections.chosen(node_id, request.request_id, now_s)
+        self._renew(node_id)
+
+    def _cache_blocks(self, snapshot: Snapshot) -> int:
+        tokens = self._settings.prefix.node_tokens
+        if snapshot.kv_blocks_total is not None and snapshot.kv_block_size_tokens is not None:
+            tokens = snapshot.kv_blocks_total * snapshot.kv_block_size_tokens
+        return tokens // PROMPT_BLOCK_TOKENS
+
+    def _sampled(self, snapshot: Snapshot, before: Snapshot | None) -> None:
+        node_id = snapshot.node_id
+        view = self._table.get(node_id)
+        assert view is not None, "it has just reported"
+        learned = self._learned.observe(snapshot, view.sampled_at_s)
+        sample = Sample(
+            view.sampled_at_s,
+            snapshot.round_trip_s / 2,
+            pending_prefills(snapshot),
+            idle(snapshot),
+            learned.prefill_tokens_per_s,
+            learned.prefill_tokens_mean,
+            before is not None and unchanged(snapshot, before),
+        )
+        self._ledger.sampled(node_id, sample)
+        self._renew(node_id)
+
+    def _renew(self, node_id: str) -> None:
+        self._table.renew(node_id, self._ledger.load(node_id), self._learned.of(node_id))
+
+    def _restarted(self, node_id: str) -> None:
+        """The engine began anew: nothing of what it had or was is left."""
+        self._ledger.restarted(node_id)
+        self._learned.forget(node_id)
+        self._prefixes.forget(node_id)
+        self._ejections.forget(node_id)
 
     def _forget(self, node_id: str) -> None:
+        self._ledger.forget(node_id)
         self._learned.forget(node_id)
+        self._prefixes.forget(node_id)
+        self._ejections.forget(node_id)
         self._round_robin.forget(node_id)
         self._round_robin_uninspected.forget(node_id)
-
-
-def _served(outcome: Chosen | Refused | Unknown | FallBack, round_robin: SmoothWeightedRoundRobin) -> Outcome:
-    """Turn a fallback into the node whose turn it is."""
-    if not isinstance(outcome, FallBack):
-        return outcome
-    served = round_robin.pick(outcome.members).snapshot
-    reason = f"round robin of {len(outcome.members)}"
-    return Chosen(served.node_id, served.host, reason, fallback=True)

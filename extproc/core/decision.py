@@ -69,6 +69,8 @@ class Decision(Struct, frozen=True):
     tokens_source: CountSource | None
     """How they were found."""
     phase: Phase | None
+    uncached_tokens: int | None
+    """Prompt tokens that the chosen node has to compute; `None` where costs did not choose."""
     policy: str
     strategy: str
     outcome: Outcome

@@ -18,6 +18,13 @@ class SmoothWeightedRoundRobin:
     def __init__(self) -> None:
         self._credits: dict[str, float] = {}
 
+    def peek(self, members: Sequence[NodeView]) -> NodeView:
+        """Whom `pick` would serve."""
+        kept = dict(self._credits)
+        served = self.pick(members)
+        self._credits = kept
+        return served
+
     def pick(self, members: Sequence[NodeView]) -> NodeView:
         """Whose turn it is among at least one member; equal credits go by node id, so order does not matter."""
         credit = self._credits

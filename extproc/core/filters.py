@@ -1,6 +1,6 @@
 """Who may serve a request. A filter that says no says why, in a phrase for people."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -78,12 +78,25 @@ def perhaps_ready(nodes: Iterable[NodeView], now_s: float, limits: NodeLimits) -
     return members
 
 
-def why_full(node: NodeView, request: InferenceRequest, limits: Limits) -> str | None:
-    """What the node has no room in, or `None` if it has room. Signals that are absent do not make a node full.
+def not_out(nodes: Sequence[NodeView], out_until_s: Mapping[str, float], now_s: float) -> Sequence[NodeView]:
+    """Nodes that are not left out for failing. Where that leaves none, all: the last node is never out."""
+    if not out_until_s:
+        return nodes
+    well = [node for node in nodes if out_until_s.get(node.snapshot.node_id, now_s) <= now_s]
+    return well or nodes
 
+
+TOO_FEW_BLOCKS = "too few free KV blocks"
+"""The one way of being full that does not refuse a request: engines queue it."""
+
+
+def why_full(node: NodeView, prompt_tokens: int, output_tokens: int, limits: Limits) -> str | None:
+    """What the node has no room in for a request, or `None` if it has room. Absent signals make no node full.
+
+    The request has so many prompt tokens that are not cached there, and so many are expected to be its answer.
     Requests that no sample shows yet count as queued only where the engine has a queue already: an engine
     whose queue is empty starts what it gets. They count once each, however many answers they ask for: a few clients
-    must not make a node look full. Their KV blocks always count. A request that an empty cache could
+    must not make a node look full. Their KV blocks always count. A prompt that an empty cache could
     not hold is no matter of room: waiting would not help, so the engine shall say what is wrong with it.
     """
     one, own = node.snapshot, node.own
@@ -95,22 +108,31 @@ def why_full(node: NodeView, request: InferenceRequest, limits: Limits) -> str |
     if usage is not None and usage >= limits.kv_usage_max:
         return "KV cache full"
     if one.kv_blocks_available is not None:
-        needed = blocks_needed(request.uncached_tokens, one.kv_block_size_tokens)
-        too_large = needed is not None and one.kv_blocks_total is not None and needed > one.kv_blocks_total
-        if needed is not None and not too_large and one.kv_blocks_available - own.kv_blocks_unseen < needed:
-            return "too few free KV blocks"
+        needed = _blocks(node, prompt_tokens, output_tokens)
+        if needed is not None and one.kv_blocks_available - own.kv_blocks_unseen < needed:
+            return TOO_FEW_BLOCKS
     return None
 
 
-def blocks_taken(node: NodeView, request: InferenceRequest) -> int:
-    """KV blocks that the request will take at the node; 0 where that is not known, and where the engine will refuse it.
+def blocks_taken(node: NodeView, request: InferenceRequest, prompt_tokens: int) -> int:
+    """KV blocks that the request will take at the node for its prompt tokens that are not cached there.
 
-    An estimate may be longer than the context or the whole cache. Such a request goes to the engine for its answer,
-    and must not make the node look full to the others meanwhile.
+    0 where that is not known, and where the engine will refuse it: an estimate may be longer than the context or the
+    whole cache. Such a request goes to the engine for its answer, and must not make the node look full to the others
+    meanwhile. Its answer takes none at first: samples show it as it grows.
     """
-    one = node.snapshot
-    blocks = blocks_needed(request.uncached_tokens, one.kv_block_size_tokens)
     length_tokens = context_length_tokens(node, request.model)
-    too_long = length_tokens is not None and request.prompt.tokens > length_tokens
-    too_large = blocks is not None and one.kv_blocks_total is not None and blocks > one.kv_blocks_total
-    return 0 if blocks is None or too_long or too_large else blocks
+    if length_tokens is not None and request.prompt.tokens > length_tokens:
+        return 0
+    return _blocks(node, prompt_tokens, 0) or 0
+
+
+def _blocks(node: NodeView, prompt_tokens: int, output_tokens: int) -> int | None:
+    """`None` where the block size is unknown, or the prompt too large. No answer is expected to exceed the cache."""
+    one = node.snapshot
+    blocks = blocks_needed(prompt_tokens + output_tokens, one.kv_block_size_tokens)
+    if blocks is None or one.kv_blocks_total is None or blocks <= one.kv_blocks_total:
+        return blocks
+    prompt_blocks = blocks_needed(prompt_tokens, one.kv_block_size_tokens)
+    assert prompt_blocks is not None, "the block size is known"
+    return None if prompt_blocks > one.kv_blocks_total else one.kv_blocks_total

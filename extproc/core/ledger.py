@@ -1,106 +1,185 @@
-"""Requests that we sent and that have not finished: what no snapshot shows yet."""
+"""Requests that we sent and that have not finished, brought together with what each node's latest sample shows.
 
-from dataclasses import dataclass, field
+A sample shows a node as it was at time t. What we know later than that is put on top of it:
 
-from msgspec import Struct
+    dispatched ──δ──► arrived ···· first token ···· finished ──δ──► closed
+                                  t: the sample was taken
+
+    in flight = running(t) + waiting(t)
+              + own dispatched after t - δ that are open
+              - own dispatched before that and closed after t + δ
+    pending   = own dispatched after t - δ without a first token
+              + at most pending(t) of the newest own dispatched before that had no first token at t, less those that
+                have it now
+              + pending(t) less those matched: the work of others
+
+    work      = pending, less what the node computes at its learned rate in the time since
+
+Where first tokens are told as they come (by the first chunk of the response) pending is right at any moment, and the
+work is all of it. Else a prompt of 50 ms would count until the next sample: then the work is taken to shrink meanwhile.
+
+δ is the one-way delay between the router and the node. Engines start requests first come, first served, so of our
+earlier requests the newest are the ones that a sample still calls pending. With one router that sees every end this
+equals counting for oneself; where ends are lost, or others send too, each sample heals it.
+"""
+
 from msgspec.structs import replace
 
-from extproc.core.snapshot import NO_LOAD, OwnLoad
-
-
-class Reservation(Struct, frozen=True):
-    """One request at one node, from the moment of choosing to the end of its stream."""
-
-    request_id: str
-    node_id: str
-    sequences: int
-    """Answers asked for (`n`): engines count each as a request."""
-    kv_blocks: int
-    """KV blocks for the uncached prompt; 0 where the node's block size is unknown."""
-    opened_s: float
-
-
-@dataclass(slots=True)
-class _NodeLedger:
-    open: int = 0
-    unseen: dict[str, Reservation] = field(default_factory=dict)
-    """By request id, oldest first."""
-    unseen_sequences: int = 0
-    unseen_blocks: int = 0
-
-    def see(self, reservation: Reservation) -> None:
-        self.unseen_sequences -= reservation.sequences
-        self.unseen_blocks -= reservation.kv_blocks
+from extproc.core.nodeledger import NEVER, Entry, NodeLedger, Reservation, Sample, opened_s
+from extproc.core.snapshot import ALWAYS, NO_LOAD, OwnLoad
 
 
 class Ledger:
-    """Opens a reservation when a node is chosen and closes it when the request's stream ends.
+    """Opens a reservation when a node is chosen and closes it when the request is over.
 
-    A reservation is unseen until a sample of its node was taken after it was opened: from then on the
-    snapshot counts the request and the ledger does not. Closing is idempotent. A reservation outlives its
-    node's membership, because only the stream's end tells that the request is over; memory is bounded by the
-    streams that are open.
+    Closing is idempotent, and so is a first token. A reservation outlives its node's membership, because only the
+    stream's end tells that the request is over; memory is bounded by the streams that are open, and by `left_max_s` for
+    those that were left before their end.
     """
 
     def __init__(self) -> None:
-        self._open: dict[str, Reservation] = {}
-        self._nodes: dict[str, _NodeLedger] = {}
+        self._open: dict[str, Entry] = {}
+        self._nodes: dict[str, NodeLedger] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
     def open(self, reservation: Reservation) -> None:
-        """Count a request at its node. Its id must be new."""
+        """Count a request at its node. Its id must be new, and its time not before that of others."""
         assert reservation.request_id not in self._open, "request ids are ours and unique"
-        self._open[reservation.request_id] = reservation
-        node = self._nodes.setdefault(reservation.node_id, _NodeLedger())
-        node.open += reservation.sequences
-        node.unseen[reservation.request_id] = reservation
-        node.unseen_sequences += reservation.sequences
-        node.unseen_blocks += reservation.kv_blocks
+        entry = self._open[reservation.request_id] = Entry(reservation)
+        self._node(reservation.node_id).add(entry)
 
-    def close(self, request_id: str) -> Reservation | None:
-        """The request is over; `None` if it was not open (any more)."""
-        reservation = self._open.pop(request_id, None)
-        if reservation is None:
+    def first_token(self, request_id: str, now_s: float) -> Reservation | None:
+        """The answer has begun; `None` if that was known, or the request is not open (any more)."""
+        entry = self._open.get(request_id)
+        if entry is None or entry.first_token_s is not None:
             return None
-        node = self._nodes[reservation.node_id]
-        node.open -= reservation.sequences
-        if node.unseen.pop(request_id, None) is not None:
-            node.see(reservation)
-        if not node.open:
-            del self._nodes[reservation.node_id]
-        return reservation
+        if entry.counted:
+            node = self._nodes[entry.reservation.node_id]
+            if node.is_pending(entry):
+                node.tokens -= entry.reservation.uncached_tokens
+            node.matched.discard(request_id)
+            node.tells = True
+        entry.first_token_s = now_s
+        return entry.reservation
+
+    def leave(self, request_id: str, now_s: float) -> None:
+        """Its stream is gone before its end, which may never be told."""
+        entry = self._open.get(request_id)
+        if entry is not None:
+            entry.left_s = now_s
+            if not entry.counted:
+                del self._open[request_id]
+
+    def close(self, request_id: str, now_s: float) -> Reservation | None:
+        """The request is over; `None` if it was not open (any more)."""
+        entry = self._open.pop(request_id, None)
+        if entry is None:
+            return None
+        entry.closed_s = now_s
+        if entry.counted:
+            node_id = entry.reservation.node_id
+            self._nodes[node_id].take_out(entry)
+            self._let_go(node_id)
+        return entry.reservation
 
     def get(self, request_id: str) -> Reservation | None:
         """An open request's reservation."""
-        return self._open.get(request_id)
+        entry = self._open.get(request_id)
+        return None if entry is None else entry.reservation
 
-    def resize(self, request_id: str, kv_blocks: int) -> None:
-        """An open request turned out to take so many KV blocks."""
-        reservation = self._open[request_id]
-        resized = replace(reservation, kv_blocks=kv_blocks)
-        self._open[request_id] = resized
-        node = self._nodes[reservation.node_id]
-        if request_id in node.unseen:
-            node.unseen[request_id] = resized
-            node.unseen_blocks += kv_blocks - reservation.kv_blocks
+    def resize(self, request_id: str, kv_blocks: int, uncached_tokens: int) -> None:
+        """An open request turned out to take so many KV blocks, and to have so many tokens to compute."""
+        entry = self._open[request_id]
+        before = entry.reservation
+        if entry.counted:
+            node = self._nodes[before.node_id]
+            if node.is_unseen(entry):
+                node.kv_blocks += kv_blocks - before.kv_blocks
+            if node.is_pending(entry):
+                node.tokens += uncached_tokens - before.uncached_tokens
+                node.work += uncached_tokens - before.uncached_tokens
+        entry.reservation = replace(before, kv_blocks=kv_blocks, uncached_tokens=uncached_tokens)
 
-    def sampled(self, node_id: str, sampled_at_s: float) -> None:
-        """A snapshot shows what the node had at this time: what was sent before is no longer unseen."""
+    def sampled(self, node_id: str, sample: Sample) -> None:
+        """A snapshot shows what the node had: from now on only what came later is put on top of it.
+
+        One that is unchanged shows what the one before did, and proves nothing of what was sent in between: an idle
+        engine tells of a long prompt only at the end of its first step. Where a sample is idle, and the one before was,
+        what was dispatched before that one and has no stream is over.
+        """
+        node = self._node(node_id)
+        node.member = True
+        seen_until_s = sample.taken_at_s - sample.delay_s
+        purged = False
+        if sample.idle:
+            for entry in [one for one in node.open.values() if one.left_s is not None]:
+                if opened_s(entry) < node.idle_until_s:
+                    self._drop(entry)
+                    purged = True
+        node.idle_until_s = seen_until_s if sample.idle else NEVER
+        if sample.unchanged:
+            node.let_closed_go(sample)
+        else:
+            node.sample, node.seen_until_s = sample, seen_until_s
+        if purged or not sample.unchanged:
+            node.match()
+
+    def restarted(self, node_id: str) -> None:
+        """The engine began anew: what it had is gone. Open streams end by themselves."""
+        node = self._nodes.pop(node_id, None)
+        for entry in () if node is None else node.open.values():
+            entry.counted = False
+            if entry.left_s is not None:
+                del self._open[entry.reservation.request_id]
+
+    def forget(self, node_id: str) -> None:
+        """The node is a member no more; what it has open stays until it ends."""
         node = self._nodes.get(node_id)
-        if node is None:
-            return
-        while node.unseen:
-            oldest = next(iter(node.unseen.values()))
-            if oldest.opened_s > sampled_at_s:
-                break
-            del node.unseen[oldest.request_id]
-            node.see(oldest)
+        if node is not None:
+            node.member = False
+            self._let_go(node_id)
+
+    def purge(self, left_until_s: float) -> set[str]:
+        """End those whose stream was left until then; the ids of their nodes."""
+        over = [entry for entry in self._open.values() if entry.left_s is not None and entry.left_s <= left_until_s]
+        nodes = {entry.reservation.node_id for entry in over}
+        for entry in over:
+            self._drop(entry)
+        for node_id in nodes:
+            self._nodes[node_id].match()
+            self._let_go(node_id)
+        return nodes
 
     def load(self, node_id: str) -> OwnLoad:
         """What we have at the node."""
         node = self._nodes.get(node_id)
         if node is None:
             return NO_LOAD
-        return OwnLoad(node.open, node.unseen_sequences, node.unseen_blocks, len(node.unseen))
+        return OwnLoad(
+            sequences_open=node.sequences,
+            sequences_unseen=node.unseen,
+            requests_unseen=node.requests_unseen,
+            sequences_finished=node.finished,
+            kv_blocks_unseen=node.kv_blocks,
+            prefill_tokens=node.tokens,
+            prefills_of_others=node.others,
+            work_tokens=node.work,
+            work_since_s=ALWAYS if node.tells else node.work_since_s,
+        )
+
+    def _node(self, node_id: str) -> NodeLedger:
+        node = self._nodes.get(node_id)
+        if node is None:
+            node = self._nodes[node_id] = NodeLedger()
+        return node
+
+    def _drop(self, entry: Entry) -> None:
+        del self._open[entry.reservation.request_id]
+        self._nodes[entry.reservation.node_id].drop(entry)
+
+    def _let_go(self, node_id: str) -> None:
+        node = self._nodes[node_id]
+        if not node.member and not node.open:
+            del self._nodes[node_id]

@@ -19,7 +19,16 @@ class RoutingPolicy(BaseModel):
 
     name: PolicyName = "default"
     strategy: str = DEFAULT_STRATEGY
+    first_token_weight: float = Field(2.0, ge=0, le=1000, allow_inf_nan=False)
+    """`least-added-delay`: what a second that the request waits for its first token counts against a second by which it
+    delays others."""
+    output_token_weight: float = Field(2.0, ge=0, le=1000, allow_inf_nan=False)
+    """`least-added-delay`: tokens of prefill that hold up other sequences as much as one token of the answer does."""
+    leave_after_first_token: bool = False
+    """Where Envoy shows answers piece by piece: whether a stream is left once the first token has been seen, and the
+    request's end learned from Envoy's access log. For Envoys with one router each: of several the log tells but one."""
     weights: LoadScoreWeights = LoadScoreWeights()
+    """`load-score`'s."""
     limits: Limits = Limits()
 
     @field_validator("strategy")

@@ -12,6 +12,10 @@ PROMPT_BLOCK_BYTES: Final = 256
 """About 64 tokens of text, and 64 token ids exactly: how finely the beginnings of prompts are told apart."""
 
 
+PROMPT_BLOCK_TOKENS: Final = PROMPT_BLOCK_BYTES // 4
+"""What a block is taken to have where its prompt is not at hand."""
+
+
 class Endpoint(enum.Enum):
     """The inference API that a request uses."""
 
@@ -66,7 +70,13 @@ class InferenceRequest(Struct, frozen=True):
     trace_id: str = ""
     """The `x-request-id` that Envoy set or passed on, cut to 128 characters; only to be shown."""
 
-    @property
-    def uncached_tokens(self) -> int:
-        """Prompt tokens that the node has to compute. None is known to be cached without a prefix index."""
-        return self.prompt.tokens
+    def cached_tokens(self, blocks: int) -> int:
+        """Prompt tokens in its first so many blocks, which are at most all that it has.
+
+        The blocks are of bytes, so this takes tokens to be spread evenly over them and half a block to be left behind
+        the last; a block of text has no more tokens than half its bytes, however long the prompt goes on behind.
+        """
+        if not blocks:
+            return 0
+        tokens_per_block = min(self.prompt.tokens / (len(self.prompt_blocks) + 0.5), PROMPT_BLOCK_BYTES / 2)
+        return int(blocks * tokens_per_block)

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from extproc.sizes import MIB, Size
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -74,6 +76,9 @@ class NodeLimits(BaseModel):
     settle_s: float = Field(10.0, ge=0, le=3600)
     """How long agents may take to come back after our start. Until then a model that no known node serves, a context
     that none has, and nodes that are not ready, prove nothing: such requests continue without a destination."""
+    slow_start_s: float = Field(10.0, ge=0, le=3600)
+    """How long a node that just became ready counts as slower than it is, at first by four: its cache is cold, its rate
+    unknown, and it must not draw everybody at once."""
     prune_interval_s: float = Field(2.0, gt=0, le=60)
     nodes_max: int = Field(4096, ge=1, le=100_000)
     """Nodes in the table; the snapshots of further ones are refused."""
@@ -87,15 +92,52 @@ class NodeLimits(BaseModel):
 
 
 class ExpectedRates(BaseModel):
-    """What a request is assumed to cost where nothing better is known; only the phase rests on it."""
+    """What a request is assumed to cost where nothing better is known; the nodes' own figures replace it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     prefill_tokens_per_s: float = Field(8000.0, gt=0, le=1e7)
+    """The same for every node: only how nodes differ matters to a choice, and that is learned."""
+    prefill_tokens: int = Field(1000, ge=1, le=1_000_000)
+    """Prompt tokens of a request that others sent."""
     decode_s_per_token: float = Field(0.025, gt=0, le=60)
-    """Replaced by the mean that the nodes report, once they do."""
     output_tokens: int = Field(256, ge=0, le=1_000_000)
     """Expected length of an answer; a request's own limit caps it."""
+
+
+class PrefixSettings(BaseModel):
+    """The index of which node has which beginnings of prompts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    index_bytes_max: Size = Field(256 * MIB, ge=0, le=2**40)
+    """Memory for it. 0: no index, every prompt counts whole."""
+    node_tokens: int = Field(400_000, ge=0, le=1_000_000_000)
+    """Tokens that a node's cache is taken to hold where the node does not tell its KV blocks."""
+
+
+class EjectionSettings(BaseModel):
+    """When a node that fails requests is left out, and for how long."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    unreachable_max: int = Field(1, ge=1, le=1000)
+    """So many answers 502, 503, 504 or none at all, in a row, and the node is out."""
+    errors_max: int = Field(5, ge=1, le=1000)
+    """So many other answers of 500 and over, in a row: one may be the request's own fault."""
+    first_s: float = Field(5.0, gt=0, le=3600)
+    """How long for the first time; each time again doubles it."""
+    longest_s: float = Field(60.0, gt=0, le=86_400)
+    """No longer than that; a node that was fine for so long begins anew."""
+    share_max: float = Field(0.5, ge=0, le=1)
+    """Share of the nodes that may be out at once. The last node that could serve a request never is."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "EjectionSettings":
+        if self.first_s > self.longest_s:
+            msg = f"first_s ({self.first_s:g}) <= longest_s ({self.longest_s:g})"
+            raise ValueError(msg)
+        return self
 
 
 class BalancerSettings(BaseModel):
@@ -105,6 +147,10 @@ class BalancerSettings(BaseModel):
 
     nodes: NodeLimits = NodeLimits()
     rates: ExpectedRates = ExpectedRates()
+    prefix: PrefixSettings = PrefixSettings()
+    ejection: EjectionSettings = EjectionSettings()
+    left_max_s: float = Field(600.0, gt=0, le=86_400)
+    """A request whose stream was left before its end, and whose end nobody tells, counts no longer than this."""
     retry_after_s: int = Field(1, ge=1, le=3600)
     """What refused clients are told to wait."""
     decisions_kept_max: int = Field(200, ge=0, le=100_000)

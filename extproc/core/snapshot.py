@@ -4,7 +4,7 @@ Unknown is `None`, never 0: a node must gain nothing by hiding a signal.
 """
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from msgspec import Struct
@@ -15,6 +15,10 @@ KV_BLOCKS_MAX = 1_000_000_000
 KV_BLOCK_SIZE_TOKENS_MAX = 1_000_000
 LATENCY_MS_MAX = 3_600_000.0
 """One hour."""
+COUNTER_MAX = 2**53
+"""What engines count since their start: tokens, requests, seconds."""
+ROUND_TRIP_S_MAX = 10.0
+ADAPTERS_MAX = 10_000
 MODELS_MAX = 256
 CONTEXT_LENGTH_TOKENS_MAX = 1_000_000_000
 REASON_CHARS_MAX = 300
@@ -49,6 +53,8 @@ class ServedModel:
     version: str | None = None
     context_length_tokens: int | None = None
     """Prompt and output together."""
+    loaded: bool = True
+    """False: a LoRA adapter that the node may load but has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,20 @@ class Snapshot:
     """Mean of the last interval."""
     decode_ms_per_token: float | None = None
     """Mean of the last interval."""
+    prefill_tokens_total: int | None = None
+    """Prompt tokens computed, not found in the cache, by requests past their first token; since the engine's start."""
+    prefill_seconds_total: float | None = None
+    """Σ over these requests of the time from arrival to first token."""
+    first_tokens_total: int | None = None
+    """How many these requests are."""
+    prefix_queries_total: int | None = None
+    """Tokens looked up in the engine's prefix cache, since its start."""
+    prefix_hits_total: int | None = None
+    """Tokens found there."""
+    adapter_slots_free: int | None = None
+    """LoRA adapters that could be loaded without throwing another out."""
+    round_trip_s: float = 0.0
+    """Of the agent's stream to us, as it measured it; 0: not measured yet."""
     weight: float = 1.0
     """Share in the fallback's round robin, over 0."""
     not_ready_reason: str | None = None
@@ -90,33 +110,65 @@ class Snapshot:
 
 
 class OwnLoad(Struct, frozen=True):
-    """What we sent to a node ourselves: the part that no snapshot shows yet, and all that is open."""
+    """What we sent to a node ourselves, as the ledger has it beside the node's latest sample."""
 
     sequences_open: int = 0
     """Answers of requests sent and not finished; engines count each of a request's `n` answers."""
     sequences_unseen: int = 0
-    """Of these, sent after the node's latest sample was taken."""
-    kv_blocks_unseen: int = 0
-    """KV blocks that the unseen requests will take."""
+    """Of these, sent after the sample was taken."""
     requests_unseen: int = 0
     """The unseen requests themselves."""
+    sequences_finished: int = 0
+    """Answers that the sample shows and that are over."""
+    kv_blocks_unseen: int = 0
+    """KV blocks of the unseen requests, less those of the finished: may be under 0."""
+    prefill_tokens: int = 0
+    """Σ uncached prompt tokens of requests whose first token has not come."""
+    prefills_of_others: int = 0
+    """Pending prefills of the sample that are not ours."""
+    work_tokens: float = 0.0
+    """Prompt tokens to be computed, others' too, as of `work_since_s`; they shrink at the node's rate since."""
+    work_since_s: float = float("inf")
+    """`ALWAYS`: all pending prompts count whole until their first token comes."""
 
 
+ALWAYS = float("inf")
 NO_LOAD = OwnLoad()
 
 
-class NodeView(Struct, frozen=True):
-    """A node as `decide` sees it: its latest snapshot, when that was sampled, and our own load on it.
+class Learned(Struct, frozen=True):
+    """What the router has learned of a node."""
 
-    A new value replaces it when a snapshot or the ledger changes; a decision never builds one.
+    prefill_tokens_per_s: float = 8000.0
+    prefill_tokens_mean: float = 1000.0
+    """Prompt tokens computed for one request."""
+    decode_s_per_token: float | None = None
+    """Seconds of one decode step; `None`: the node has not told."""
+    cache_trust: float = 1.0
+    """Share 0..1 of the prefix hits that we expect which the node really has."""
+
+
+class NodeView(Struct, frozen=True):
+    """A node as `decide` sees it: its latest snapshot, when that was sampled, our own load on it, what we learned.
+
+    A new value replaces it when any of these changes; a decision never builds one.
     """
 
     snapshot: Snapshot
     sampled_at_s: float
-    """On the router's clock: arrival minus the sample's age."""
+    """On the router's clock: arrival minus the sample's age minus the way."""
     context_lengths: Mapping[str, int | None] | None
     """Served models, each with its context length in tokens (`None`: unknown); `None`: the list is not known."""
     own: OwnLoad = NO_LOAD
+    learned: Learned = Learned()
+    ready_since_s: float = float("-inf")
+    """When it was first called ready after it was not."""
+    adapters_unloaded: Container[str] = frozenset()
+    """Served models that are adapters which the node has yet to load."""
+    in_flight: int = 0
+    """Sequences at the node now, pending and decoding: the sample's, brought up to date by the ledger. n of costs."""
+    prefill_tokens_pending: float = 0.0
+    """Σ uncached prompt tokens of requests there without a first token, others' by their mean."""
 
 
 @dataclass(frozen=True, slots=True)

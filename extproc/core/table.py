@@ -5,14 +5,18 @@ from dataclasses import replace
 from typing import assert_never
 
 from extproc.core.filters import freshness
+from extproc.core.loads import renewed, view_of
 from extproc.core.settings import NodeLimits
 from extproc.core.snapshot import (
+    NO_LOAD,
     Applied,
     Freshness,
     Ignored,
+    Learned,
     NodeEvent,
     NodeLeft,
     NodeReported,
+    NodeState,
     NodeView,
     NotAllowed,
     Observation,
@@ -32,12 +36,14 @@ class SnapshotTable:
     Membership outlives freshness: a node whose agent fell silent stays a member for `member_s`, so that the
     fallback has somewhere to go. Model lists outlive it too: a snapshot that knows none keeps the last.
     Within a boot sequences only rise; a new boot id starts them again, and the boots before it are not heard
-    any more while the new one is fresh: so agents that share a node id by mistake do not take turns.
+    any more while the new one is fresh: so agents that share a node id by mistake do not take turns. Nor is a boot that
+    was never heard of, where its sample is older than the one that is known: it comes late.
     """
 
     def __init__(self, limits: NodeLimits) -> None:
         self._limits = limits
         self._views: dict[str, NodeView] = {}
+        self._node_at: dict[str, str] = {}
         self._earlier_boots: dict[str, tuple[str, ...]] = {}
         self.models_left: dict[str, float] = {}
         """Models of nodes that left within `member_s`, and when; the latest last, a bounded number."""
@@ -67,11 +73,15 @@ class SnapshotTable:
             case _:
                 assert_never(event)
 
-    def set_own(self, node_id: str, own: OwnLoad) -> None:
-        """Show a node's load as the ledger has it; nothing for a node that is no member."""
+    def at(self, host: str) -> str | None:
+        """The node that is reached there."""
+        return self._node_at.get(host)
+
+    def renew(self, node_id: str, own: OwnLoad, learned: Learned) -> None:
+        """Show a node's load and what was learned of it as they are now; nothing for a node that is no member."""
         view = self._views.get(node_id)
         if view is not None:
-            self._views[node_id] = NodeView(view.snapshot, view.sampled_at_s, view.context_lengths, own)
+            self._views[node_id] = renewed(view, own, learned)
 
     def prune(self, now_s: float) -> list[str]:
         """Forget nodes without a word for `member_s`; their ids."""
@@ -100,21 +110,42 @@ class SnapshotTable:
             fresh = freshness(now_s - known.sampled_at_s, limits) is Freshness.FRESH
             if snapshot.boot_id in earlier and fresh:
                 return Ignored("a snapshot of an earlier boot")
+            if _sampled_at_s(snapshot, now_s) < known.sampled_at_s:
+                return Ignored("a sample from before that of the boot which is known")
             self._earlier_boots[snapshot.node_id] = (*earlier, known.snapshot.boot_id)[-EARLIER_BOOTS_MAX:]
             if snapshot.models is None and known.snapshot.host == snapshot.host:
                 snapshot = replace(snapshot, models=known.snapshot.models)
-        lengths = None
-        if snapshot.models is not None:
-            lengths = {served.name: served.context_length_tokens for served in snapshot.models}
-        own = OwnLoad() if known is None else known.own
-        self._views[snapshot.node_id] = NodeView(snapshot, now_s - snapshot.sample_age_s, lengths, own)
+        self._views[snapshot.node_id] = self._view(snapshot, known, now_s)
+        if known is not None and known.snapshot.host != snapshot.host:
+            self._free(known.snapshot)
+        self._node_at[snapshot.host] = snapshot.node_id
         return Applied()
+
+    @staticmethod
+    def _view(snapshot: Snapshot, known: NodeView | None, now_s: float) -> NodeView:
+        sampled_at_s = _sampled_at_s(snapshot, now_s)
+        ready_since_s = now_s
+        if known is None:
+            return view_of(snapshot, sampled_at_s, ready_since_s, NO_LOAD, Learned())
+        one = known.snapshot
+        if one.boot_id == snapshot.boot_id and one.state is NodeState.READY:
+            ready_since_s = known.ready_since_s
+        return view_of(snapshot, sampled_at_s, ready_since_s, known.own, known.learned)
+
+    def _free(self, snapshot: Snapshot) -> None:
+        if self._node_at.get(snapshot.host) == snapshot.node_id:
+            del self._node_at[snapshot.host]
 
     def _remove(self, node_id: str, now_s: float) -> None:
         gone = self._views.pop(node_id)
         self._earlier_boots.pop(node_id, None)
+        self._free(gone.snapshot)
         for model in gone.context_lengths or ():
             self.models_left.pop(model, None)
             self.models_left[model] = now_s
         while len(self.models_left) > MODELS_LEFT_MAX:
             del self.models_left[next(iter(self.models_left))]
+
+
+def _sampled_at_s(snapshot: Snapshot, now_s: float) -> float:
+    return now_s - snapshot.sample_age_s - snapshot.round_trip_s / 2

@@ -1,12 +1,12 @@
 """How requests ended, in Envoy's words: a gRPC access log, read into values.
 
-Envoy keeps one stream open for each of its threads and sends entries in batches, a moment after the requests' ends. Off
-in the bootstraps as they are shipped: the file says how it is turned on, and nothing here rests on it.
+Envoy keeps one stream open for each of its threads and sends an entry at each request's end.
 
 Where several processors serve one Envoy, an entry reaches any of them, not always the one that decided; an entry of
 before a restart may come after it. So an entry repeats what was counted for it, and ids differ from start to start.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from itertools import islice
 from typing import Final
@@ -20,6 +20,7 @@ from google.protobuf.struct_pb2 import Struct as Fields
 from msgspec import Struct
 
 from extproc.address import TcpAddress
+from extproc.core.request import MODEL_CHARS_MAX
 from extproc.gateway.codec import NAMESPACE
 from extproc.ops.metrics import Metrics
 from extproc.streams import Waits
@@ -30,8 +31,11 @@ USAGE_NAMESPACE: Final = "extproc.usage"
 """Of the dynamic metadata that the bootstrap's filters make of an engine's answer."""
 STREAMS_MAX: Final = 4096
 """Envoys' threads that may be connected; further ones are refused."""
-ENTRIES_MAX: Final = 1000
-"""Entries of one message; the rest are ignored. Envoy sends about 16 KiB at a time, under 50."""
+ENTRIES_MAX: Final = 20_000
+"""Entries of one message; the rest are ignored. Envoy sends each at once, and together those that had to wait: after a
+pause of ours there can be one for each request in flight."""
+ENTRIES_AT_ONCE: Final = 100
+"""Then others have a turn."""
 TOKENS_MAX: Final = 1_000_000_000
 SECONDS_MAX: Final = 1e8
 REQUEST_ID_CHARS_MAX: Final = 64
@@ -52,6 +56,8 @@ class AnswerEnded(Struct, frozen=True):
     """Of HTTP; 0 where the client left before any answer."""
     details: str
     """Envoy's own words for how it came to that status, as `via_upstream` or `extproc_overloaded`; 128 characters."""
+    flags: tuple[str, ...]
+    """What Envoy noticed, by the names of its `ResponseFlags`, as `upstream_connection_failure`."""
     upstream_host: str | None
     """Who served or was tried last, as `ip:port`."""
     first_byte_s: float | None
@@ -59,6 +65,8 @@ class AnswerEnded(Struct, frozen=True):
     first token."""
     duration_s: float | None
     """From the request's first byte to the answer's last."""
+    model: str | None
+    """As the request named it; `None` as well for what was no inference request."""
     counted_tokens: int | None
     """Prompt tokens, as the request was routed by them."""
     counted_exactly: bool
@@ -75,7 +83,7 @@ def read(entry: HTTPAccessLogEntry) -> AnswerEnded | None:
     if common.access_log_type not in _ENDS or NAMESPACE not in told:
         return None
     ours, usage = told[NAMESPACE], told.get(USAGE_NAMESPACE)
-    request_id = _text(ours, "request_id")
+    request_id, model = _text(ours, "request_id"), _text(ours, "model")
     if not 0 < len(request_id) <= REQUEST_ID_CHARS_MAX:  # a part of an id would be another id
         return None
     status = entry.response.response_code.value
@@ -83,9 +91,11 @@ def read(entry: HTTPAccessLogEntry) -> AnswerEnded | None:
         request_id=request_id,
         status=status if 100 <= status <= 599 else 0,
         details=entry.response.response_code_details[:TEXT_CHARS_MAX],
+        flags=tuple(flag.name for flag, value in common.response_flags.ListFields() if value is True),
         upstream_host=_host(entry),
         first_byte_s=_seconds(common, "time_to_first_upstream_rx_byte"),
         duration_s=_seconds(common, "duration"),
+        model=model if 0 < len(model) <= MODEL_CHARS_MAX else None,
         counted_tokens=_tokens(ours, "tokens"),
         counted_exactly=ours.fields["tokens_exact"].bool_value if "tokens_exact" in ours.fields else False,
         prompt_tokens=None if usage is None else _tokens(usage, "prompt_tokens"),
@@ -157,15 +167,17 @@ class AccessLog:
         self._streams_open += 1
         try:
             while isinstance(message := await self._waits.read(context), StreamAccessLogsMessage):
-                self._take(message)
+                await self._take(message)
         finally:
             self._streams_open -= 1
         return StreamAccessLogsResponse()
 
-    def _take(self, message: StreamAccessLogsMessage) -> None:
+    async def _take(self, message: StreamAccessLogsMessage) -> None:
         entries = message.http_logs.log_entry
         self._metrics.access_log_ignored(max(0, len(entries) - ENTRIES_MAX))
-        for entry in islice(entries, ENTRIES_MAX):
+        for number, entry in enumerate(islice(entries, ENTRIES_MAX), 1):
+            if number % ENTRIES_AT_ONCE == 0:
+                await asyncio.sleep(0)
             try:
                 ended = read(entry)
                 if ended is None:

@@ -59,6 +59,8 @@ def metadata_of(
     if decision is None:
         return metadata
     metadata["strategy"] = decision.strategy
+    if decision.model is not None:
+        metadata["model"] = decision.model
     if decision.phase is not None:
         metadata["phase"] = decision.phase.value
     if decision.prompt_tokens is not None:

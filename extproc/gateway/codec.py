@@ -1,5 +1,6 @@
 """ext_proc's protobuf messages ↔ events and actions. No I/O; the hot path, so plain `protobuf` and no detours."""
 
+import re
 from collections.abc import Iterable
 from functools import cache
 from typing import Final, assert_never
@@ -24,15 +25,19 @@ from extproc.gateway.conversation import (
     RequestHeaders,
     RequestTrailers,
     Respond,
+    ResponseBody,
+    ResponseHeaders,
     ResponseMessage,
     SetDestination,
 )
+from extproc.gateway.output import has_output
 
 DESTINATION_HEADER: Final = "x-envoy-original-dst-host"
 NAMESPACE: Final = "extproc"
 """Of the dynamic metadata."""
 TRACE_ID_CHARS_MAX: Final = 128
 _CLAIM_DIGITS_MAX: Final = 18
+_STATUS: Final = re.compile("[1-5][0-9][0-9]", re.ASCII)
 _WANTED: Final = frozenset((":method", ":path", "content-length", "x-request-id"))
 _OVERWRITE: Final = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 
@@ -52,6 +57,10 @@ def event_of(message: ProcessingRequest) -> Event:
             return RequestBody(message.request_body.body, message.request_body.end_of_stream)
         case "request_trailers":
             return RequestTrailers()
+        case "response_headers":
+            return ResponseHeaders(_status(message.response_headers))
+        case "response_body":
+            return ResponseBody(has_output(message.response_body.body), message.response_body.end_of_stream)
         case _:
             return ResponseMessage()
 
@@ -110,6 +119,14 @@ def _headers(headers: HttpHeaders, body_mode: int) -> RequestHeaders:
         end_of_stream=headers.end_of_stream,
         body_in_one=body_mode == ProcessingMode.BUFFERED,
     )
+
+
+def _status(headers: HttpHeaders) -> int:
+    for header in headers.headers.headers:
+        if header.key == ":status":
+            text = header.raw_value.decode("ascii", "replace") if header.raw_value else header.value
+            return int(text) if _STATUS.fullmatch(text) else 0
+    return 0
 
 
 def _claim(content_length: str) -> int | None:

@@ -41,8 +41,23 @@ class RequestTrailers(Struct, frozen=True):
     """The request ended with trailers."""
 
 
+class ResponseHeaders(Struct, frozen=True):
+    """The answer began. Engines may send its head long before the first token."""
+
+    status: int
+    """Of HTTP; 0 where it has none that HTTP knows."""
+
+
+class ResponseBody(Struct, frozen=True):
+    """A piece of the answer."""
+
+    has_output: bool
+    """Whether there is more in it than what engines send before the first token."""
+    end_of_stream: bool
+
+
 class ResponseMessage(Struct, frozen=True):
-    """Something about the response, or a kind of message that we do not know."""
+    """Something else about the response, or a kind of message that we do not know."""
 
 
 class TokensCounted(Struct, frozen=True):
@@ -51,7 +66,9 @@ class TokensCounted(Struct, frozen=True):
     prompt: CountedPrompt
 
 
-Event = RequestHeaders | RequestBody | RequestTrailers | ResponseMessage | TokensCounted
+Event = (
+    RequestHeaders | RequestBody | RequestTrailers | ResponseHeaders | ResponseBody | ResponseMessage | TokensCounted
+)
 
 
 class Acknowledge(Struct, frozen=True):

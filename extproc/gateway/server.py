@@ -1,7 +1,8 @@
 """The gRPC service that Envoy asks: reads messages, lets the stream's `Session` answer, writes the replies.
 
 A stream lasts as long as its request, answer included; its end is how we know that a node is free again. So most
-streams are decided and rest until Envoy says something about the response, which is rare, or ends them.
+streams are decided and rest until Envoy ends them, or says something about the response: that is rare, unless a route
+shows us answers piece by piece. Then a stream can be left at the first token, where Envoy's access log tells the end.
 
 No request fails for a fault of ours: an exception is logged and counted, and the request goes on by the fallback, or
 without a destination.
@@ -72,7 +73,8 @@ def register(server: grpc.aio.Server, processor: "ExternalProcessor") -> None:
 class ExternalProcessor:
     """Envoy's `ExternalProcessor` service: one `Session` for each stream.
 
-    `boot` names this start of the process: a few characters that no other start has.
+    `boot` names this start of the process: a few characters that no other start has. `ends_are_told` says whether an
+    access log reaches us: no stream is left whose end we would never learn.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class ExternalProcessor:
         clock: Callable[[], float],
         *,
         boot: str,
+        ends_are_told: Callable[[], bool],
     ) -> None:
         self._balancer = balancer
         self._policies = policies
@@ -94,6 +97,7 @@ class ExternalProcessor:
         self._metrics = metrics
         self._clock = clock
         self._boot = boot
+        self._ends_are_told = ends_are_told
         self._request_ids = count(1)
         self._streams_open = 0
         self._draining = False
@@ -128,13 +132,18 @@ class ExternalProcessor:
         try:
             message = await context.read()
             while message is not grpc.aio.EOF:
+                was_decided = session.decided
                 reply = await self._reply(session, message)
                 del message  # it may be a whole body, and the next message may be hours away
+                if session.leaves and self._leave(session):
+                    return  # which sends the message on its way as well, for less
                 await context.write(reply)
                 del reply
+                if session.decided and not was_decided:
+                    self._settle()
                 message = await (self._rests.read(context) if session.decided else context.read())
         finally:
-            session.close()
+            session.close(self._clock())
             self._streams_open -= 1
 
     def _open(self, context: _Context) -> Session:
@@ -157,7 +166,7 @@ class ExternalProcessor:
             action, began_s = await self._answer(session, message)
         except Exception:  # noqa: BLE001
             self._our_error("answer")
-            action, began_s = self._recover(session)
+            action, began_s = (Acknowledge(), 0.0) if was_decided else self._recover(session)
         if session.decided and not was_decided:
             self._note(session, action, time.perf_counter() - began_s)
         kind = codec.kind_of(message)
@@ -186,6 +195,22 @@ class ExternalProcessor:
         except Exception:  # noqa: BLE001
             self._our_error("recovery")
             return Continue(), began_s
+
+    def _settle(self) -> None:
+        try:
+            self._balancer.settle()
+        except Exception:  # noqa: BLE001
+            self._our_error("settle")
+
+    def _leave(self, session: Session) -> bool:
+        """Whether the stream may end now."""
+        try:
+            if self._ends_are_told():
+                session.leave(self._clock())
+                return True
+        except Exception:  # noqa: BLE001
+            self._our_error("leave")
+        return False
 
     def _note(self, session: Session, action: Action, seconds: float) -> None:
         try:

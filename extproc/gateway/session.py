@@ -10,8 +10,9 @@ OPENED    Nothing has come. The headers tell whether there is a body, whether it
 BODY      Pieces are gathered until the body is whole; how it was cut never matters. Each must find room as it comes.
           Over a limit the client is answered at once. Whole: parsed, and the tokens asked for.
 COUNTING  The one state that waits for us and not for Envoy.
-DECIDED   The reply to the latest message carried the decision. Whatever comes now is acknowledged. The stream stays
-          open for as long as the response runs: closing the session ends the balancer's reservation.
+DECIDED   The reply to the latest message carried the decision. Whatever comes now is acknowledged; what it shows of the
+          answer is looked at (`answerwatch`). The stream stays open for as long as the response runs, or until it is
+          left: closing the session ends the balancer's reservation.
 
 Room is given back at the decision, or at the stream's end; that of a body that nobody reads, when it has come.
 """
@@ -27,6 +28,7 @@ from extproc.core.decision import Chosen, Decision, Refused, Unknown
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import CountSource, Endpoint, InferenceRequest, TokenCount
 from extproc.gateway import answers, openai
+from extproc.gateway.answerwatch import AnswerWatch
 from extproc.gateway.budget import BodyBudget, BodyShare
 from extproc.gateway.conversation import (
     Acknowledge,
@@ -39,6 +41,8 @@ from extproc.gateway.conversation import (
     RequestHeaders,
     RequestTrailers,
     Respond,
+    ResponseBody,
+    ResponseHeaders,
     ResponseMessage,
     SetDestination,
     TokensCounted,
@@ -76,6 +80,7 @@ class Session:
         "_share",
         "_state",
         "_trace_id",
+        "_watch",
         "decision",
     )
 
@@ -102,6 +107,7 @@ class Session:
         self._bytes_come = 0
         self._parsed: openai.ParsedBody | None = None
         self._routed: InferenceRequest | None = None
+        self._watch = AnswerWatch(balancer, request_id, leaves_early=policy.leave_after_first_token)
         self.decision: Decision | None = None
         """The balancer's; `None` as well where a client was refused without asking it."""
 
@@ -109,6 +115,11 @@ class Session:
     def decided(self) -> bool:
         """Whether the latest action carried the decision, or an earlier one did."""
         return self._state is _State.DECIDED
+
+    @property
+    def leaves(self) -> bool:
+        """Whether the stream may be left, after the reply to the latest event."""
+        return self._watch.leaves
 
     def receive(self, event: Event, now_s: float) -> Action:
         """Answer one event. Never raises for what an event says; what the core raises goes through: see `recover`."""
@@ -128,6 +139,14 @@ class Session:
                 self._drop_body()
                 self._state = _State.DECIDED
                 return _ACKNOWLEDGE
+            case ResponseHeaders():
+                if self.decided:  # before, it is Envoy's own
+                    self._watch.begins(event.status, now_s)
+                return _ACKNOWLEDGE
+            case ResponseBody():
+                if self.decided:
+                    self._watch.goes_on(event, now_s)
+                return _ACKNOWLEDGE
             case ResponseMessage():
                 return _ACKNOWLEDGE
             case _:
@@ -144,12 +163,16 @@ class Session:
         if self._routed is not None:
             self._balancer.recount(replace(self._routed, prompt=count))
 
-    def close(self) -> None:
-        """The stream has ended: give everything back. Idempotent."""
+    def leave(self, now_s: float) -> None:
+        """The stream is ended by us, before the answer's end."""
+        self._watch.leave(now_s)
+
+    def close(self, now_s: float) -> None:
+        """The stream has ended: give everything back, but for the reservation of a stream that was left. Idempotent."""
         self._state = _State.DECIDED
         self._drop_body()
         self._routed = None
-        self._balancer.finish(self._request_id)
+        self._watch.close(now_s)
 
     def _headers(self, headers: RequestHeaders, now_s: float) -> Action:
         self._trace_id = headers.trace_id
@@ -196,6 +219,7 @@ class Session:
             sequences=parsed.sequences,
             trace_id=self._trace_id,
         )
+        self._watch.counted = True
         self.decision = self._balancer.route(request, self._policy, now_s)
         if count.source is CountSource.ESTIMATED:
             self._routed = replace(request, prompt_blocks=())

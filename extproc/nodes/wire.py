@@ -9,13 +9,16 @@ from collections.abc import Sequence
 
 from extproc.core.request import MODEL_CHARS_MAX
 from extproc.core.snapshot import (
+    ADAPTERS_MAX,
     CONTEXT_LENGTH_TOKENS_MAX,
+    COUNTER_MAX,
     KV_BLOCK_SIZE_TOKENS_MAX,
     KV_BLOCKS_MAX,
     LATENCY_MS_MAX,
     MODELS_MAX,
     REASON_CHARS_MAX,
     REQUESTS_MAX,
+    ROUND_TRIP_S_MAX,
     NodeLeft,
     NodeState,
     ServedModel,
@@ -52,13 +55,22 @@ _COUNTS = (
     ("active_decode_count", 0, REQUESTS_MAX),
     ("running_count", 0, REQUESTS_MAX),
     ("waiting_queue_size", 0, REQUESTS_MAX),
+    ("prefill_tokens_total", 0, COUNTER_MAX),
+    ("first_tokens_total", 0, COUNTER_MAX),
+    ("prefix_queries_total", 0, COUNTER_MAX),
+    ("prefix_hits_total", 0, COUNTER_MAX),
+    ("adapter_slots_free", 0, ADAPTERS_MAX),
 )
 _MEASURES = (
     ("gpu_utilization", 1.0),
     ("kv_cache_usage", 1.0),
     ("avg_prefill_latency_ms", LATENCY_MS_MAX),
     ("avg_decode_ms_per_token", LATENCY_MS_MAX),
+    ("prefill_seconds_total", float(COUNTER_MAX)),
+    ("round_trip_ms", ROUND_TRIP_S_MAX * 1000),
 )
+_PARTS = (("available_kv_blocks", "kv_blocks_total"), ("prefix_hits_total", "prefix_queries_total"))
+"""What is a part of what: where both are known, the first is not over the second."""
 
 
 def goodbye_of(message: Goodbye) -> NodeLeft | str:
@@ -107,6 +119,13 @@ def snapshot_of(message: NodeSnapshot, hosts_allowed: Sequence[hosts.Network]) -
         requests_waiting=message.waiting_queue_size if known("waiting_queue_size") else None,
         prefill_latency_ms=message.avg_prefill_latency_ms if known("avg_prefill_latency_ms") else None,
         decode_ms_per_token=message.avg_decode_ms_per_token if known("avg_decode_ms_per_token") else None,
+        prefill_tokens_total=message.prefill_tokens_total if known("prefill_tokens_total") else None,
+        prefill_seconds_total=message.prefill_seconds_total if known("prefill_seconds_total") else None,
+        first_tokens_total=message.first_tokens_total if known("first_tokens_total") else None,
+        prefix_queries_total=message.prefix_queries_total if known("prefix_queries_total") else None,
+        prefix_hits_total=message.prefix_hits_total if known("prefix_hits_total") else None,
+        adapter_slots_free=message.adapter_slots_free if known("adapter_slots_free") else None,
+        round_trip_s=message.round_trip_ms / 1000,
         weight=message.weight if known("weight") else 1.0,
         not_ready_reason=message.not_ready_reason if known("not_ready_reason") else None,
     )
@@ -142,10 +161,10 @@ def _number_refusal(message: NodeSnapshot) -> str | None:
             return _refused(name, f"a number in 0..{limit:g}", measure)
     if message.HasField("weight") and not 0 < message.weight <= WEIGHT_MAX:
         return _refused("weight", f"a number over 0, up to {WEIGHT_MAX:g}", message.weight)
-    both = message.HasField("available_kv_blocks") and message.HasField("kv_blocks_total")
-    if both and message.available_kv_blocks > message.kv_blocks_total:
-        wanted = f"at most kv_blocks_total, {message.kv_blocks_total}"
-        return _refused("available_kv_blocks", wanted, message.available_kv_blocks)
+    for name, whole in _PARTS:
+        both = message.HasField(name) and message.HasField(whole)  # type: ignore[arg-type]
+        if both and getattr(message, name) > getattr(message, whole):
+            return _refused(name, f"at most {whole}, {getattr(message, whole)}", getattr(message, name))
     return None
 
 
@@ -168,6 +187,7 @@ def _models_of(message: ModelList) -> tuple[ServedModel, ...] | str:
                 name=model.name,
                 version=model.version if model.HasField("version") else None,
                 context_length_tokens=model.context_length_tokens if context_known else None,
+                loaded=model.loaded or not model.HasField("loaded"),
             )
         )
     return tuple(models)

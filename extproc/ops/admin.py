@@ -25,7 +25,7 @@ _INDEX = """extproc
 /healthz               200 while the process lives
 /readyz                200 when a node is known and we do not drain, else 503; how many of the nodes are ready
 /metrics               for Prometheus
-/nodes                 every node: its snapshot, age and freshness, and what was sent to it (?node=ID for one)
+/nodes                 every node: snapshot, age, freshness, what was sent there and learned of it (?node=ID for one)
 /decisions?limit=N     the latest decisions, newest first: candidates, costs, reason
 """
 
@@ -108,8 +108,17 @@ def _node(sample: NodeSample) -> dict[str, object]:
     """What an operator looks for stands first."""
     snapshot: dict[str, object] = msgspec.to_builtins(sample.view.snapshot)
     first = {name: snapshot.pop(name) for name in ("node_id", "host", "state")}
-    ours = {"freshness": sample.freshness.value, "age_s": round(sample.age_s, 3)}
-    return first | ours | {"own": msgspec.to_builtins(sample.view.own)} | snapshot
+    view = sample.view
+    ours = {
+        "freshness": sample.freshness.value,
+        "age_s": round(sample.age_s, 3),
+        "out_s": None if sample.out_s is None else round(sample.out_s, 3),
+        "in_flight": view.in_flight,
+        "prefill_tokens_ahead": round(sample.tokens_ahead),
+        "learned": msgspec.to_builtins(view.learned),
+        "own": msgspec.to_builtins(view.own),
+    }
+    return first | ours | snapshot
 
 
 def _decisions_page(decisions: list[Decision], now_s: float) -> bytes:

@@ -87,6 +87,11 @@ class Metrics:
             buckets=_PROMPT_BUCKETS_TOKENS,
             registry=registry,
         )
+        self._uncached_tokens = Counter(
+            "extproc_uncached_prompt_tokens_total",
+            "Prompt tokens of chosen requests that their node was expected to compute, not to have in its cache.",
+            registry=registry,
+        )
         self._responses = Counter(
             "extproc_responses_total",
             "Requests that were answered here instead of by a node, by the code of the error body.",
@@ -221,6 +226,8 @@ class Metrics:
         self._decide_s.observe(seconds)
         if decision.prompt_tokens is not None:
             self._prompt_tokens.observe(decision.prompt_tokens)
+        if decision.uncached_tokens is not None:
+            self._uncached_tokens.inc(decision.uncached_tokens)
         phase = "none" if decision.phase is None else decision.phase.value
         key = ("uninspected" if decision.model is None else _outcome(decision.outcome), phase)
         counter = self._decided.get(key)

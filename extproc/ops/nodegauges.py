@@ -8,6 +8,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from extproc.core.balancer import Balancer
+from extproc.core.loads import prefill_tokens_ahead
 from extproc.core.snapshot import Freshness, NodeState, NodeView
 
 
@@ -18,6 +19,10 @@ class NodeSample:
     view: NodeView
     freshness: Freshness
     age_s: float
+    tokens_ahead: float = 0.0
+    """Prompt tokens that it has to compute before it comes to another prompt."""
+    out_s: float | None = None
+    """For how long still no request goes there, because it failed some; 0 or less: it is on trial. `None`: neither."""
 
     @property
     def is_ready(self) -> bool:
@@ -27,7 +32,15 @@ class NodeSample:
 
 def samples_of(balancer: Balancer, now_s: float) -> list[NodeSample]:
     """Every node as it stands now."""
-    return [NodeSample(view, balancer.freshness(view, now_s), now_s - view.sampled_at_s) for view in balancer.views()]
+    out_until_s = balancer.out_until_s
+
+    def sample_of(view: NodeView) -> NodeSample:
+        until_s = out_until_s.get(view.snapshot.node_id)
+        out_s = None if until_s is None else until_s - now_s
+        ahead = prefill_tokens_ahead(view, now_s)
+        return NodeSample(view, balancer.freshness(view, now_s), now_s - view.sampled_at_s, ahead, out_s)
+
+    return [sample_of(view) for view in balancer.views()]
 
 
 class NodeGauges(Collector):
@@ -65,6 +78,32 @@ class NodeGauges(Collector):
             "extproc_node_sequences_open",
             "Answers asked of the node by this router and not finished; a request for n answers counts n.",
             ((one, one.view.own.sequences_open) for one in nodes),
+        )
+        yield _gauge(
+            "extproc_node_in_flight",
+            "Answers that the node works on or has queued, whoever asked: its snapshot, brought up to date by what "
+            "this router sent and saw end since.",
+            ((one, one.view.in_flight) for one in nodes),
+        )
+        yield _gauge(
+            "extproc_node_prefill_tokens_ahead",
+            "Prompt tokens to be computed there before the first token of a new request.",
+            ((one, one.tokens_ahead) for one in nodes),
+        )
+        yield _gauge(
+            "extproc_node_prefill_tokens_per_second",
+            "The node's learned rate.",
+            ((one, one.view.learned.prefill_tokens_per_s) for one in nodes),
+        )
+        yield _gauge(
+            "extproc_node_cache_trust_ratio",
+            "Share of the expected prefix hits that the node's own counters are taken to confirm, 0 to 1.",
+            ((one, one.view.learned.cache_trust) for one in nodes),
+        )
+        yield _gauge(
+            "extproc_node_out",
+            "1: the node failed requests and is left out, or tried with one request at a time; 0: it is not.",
+            ((one, float(one.out_s is not None)) for one in nodes),
         )
         yield _gauge(
             "extproc_node_snapshot_age_seconds",

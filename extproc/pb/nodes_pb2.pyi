@@ -105,29 +105,37 @@ class ServedModel(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     CONTEXT_LENGTH_TOKENS_FIELD_NUMBER: _builtins.int
+    LOADED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """as clients write it in `model`"""
     version: _builtins.str
     """no engine that agents read so far tells one"""
     context_length_tokens: _builtins.int
     """prompt and output together"""
+    loaded: _builtins.bool
+    """false: an adapter that the node may load but has not; absent: true"""
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         version: _builtins.str | None = ...,
         context_length_tokens: _builtins.int | None = ...,
+        loaded: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_context_length_tokens", b"_context_length_tokens", "_version", b"_version", "context_length_tokens", b"context_length_tokens", "version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_context_length_tokens", b"_context_length_tokens", "_loaded", b"_loaded", "_version", b"_version", "context_length_tokens", b"context_length_tokens", "loaded", b"loaded", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_context_length_tokens", b"_context_length_tokens", "_version", b"_version", "context_length_tokens", b"context_length_tokens", "name", b"name", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_context_length_tokens", b"_context_length_tokens", "_loaded", b"_loaded", "_version", b"_version", "context_length_tokens", b"context_length_tokens", "loaded", b"loaded", "name", b"name", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__context_length_tokens: _TypeAlias = _typing.Literal["context_length_tokens"]  # noqa: Y015
     _WhichOneofArgType__context_length_tokens: _TypeAlias = _typing.Literal["_context_length_tokens", b"_context_length_tokens"]  # noqa: Y015
+    _WhichOneofReturnType__loaded: _TypeAlias = _typing.Literal["loaded"]  # noqa: Y015
+    _WhichOneofArgType__loaded: _TypeAlias = _typing.Literal["_loaded", b"_loaded"]  # noqa: Y015
     _WhichOneofReturnType__version: _TypeAlias = _typing.Literal["version"]  # noqa: Y015
     _WhichOneofArgType__version: _TypeAlias = _typing.Literal["_version", b"_version"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__context_length_tokens) -> _WhichOneofReturnType__context_length_tokens | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__loaded) -> _WhichOneofReturnType__loaded | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__version) -> _WhichOneofReturnType__version | None: ...
 
@@ -179,6 +187,13 @@ class NodeSnapshot(_message.Message):
     AVG_DECODE_MS_PER_TOKEN_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
     NOT_READY_REASON_FIELD_NUMBER: _builtins.int
+    PREFILL_TOKENS_TOTAL_FIELD_NUMBER: _builtins.int
+    PREFILL_SECONDS_TOTAL_FIELD_NUMBER: _builtins.int
+    FIRST_TOKENS_TOTAL_FIELD_NUMBER: _builtins.int
+    PREFIX_QUERIES_TOTAL_FIELD_NUMBER: _builtins.int
+    PREFIX_HITS_TOTAL_FIELD_NUMBER: _builtins.int
+    ADAPTER_SLOTS_FREE_FIELD_NUMBER: _builtins.int
+    ROUND_TRIP_MS_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     """unique in the fleet, stable over restarts"""
     host: _builtins.str
@@ -213,6 +228,22 @@ class NodeSnapshot(_message.Message):
     """share in the fallback round robin, > 0; absent: 1"""
     not_ready_reason: _builtins.str
     """for people: why the state is not READY"""
+    prefill_tokens_total: _builtins.int
+    """Totals count from the engine's start, which a new boot_id tells.
+    prompt tokens computed by requests that got their first token
+    """
+    prefill_seconds_total: _builtins.float
+    """sum of these requests' seconds to the first token"""
+    first_tokens_total: _builtins.int
+    """how many these requests are"""
+    prefix_queries_total: _builtins.int
+    """tokens looked up in the engine's prefix cache"""
+    prefix_hits_total: _builtins.int
+    """tokens found there"""
+    adapter_slots_free: _builtins.int
+    """LoRA adapters that fit without throwing another out"""
+    round_trip_ms: _builtins.float
+    """message to acknowledgement on this stream; absent: not measured yet"""
     @_builtins.property
     def models(self) -> Global___ModelList: ...
     def __init__(
@@ -238,19 +269,30 @@ class NodeSnapshot(_message.Message):
         avg_decode_ms_per_token: _builtins.float | None = ...,
         weight: _builtins.float | None = ...,
         not_ready_reason: _builtins.str | None = ...,
+        prefill_tokens_total: _builtins.int | None = ...,
+        prefill_seconds_total: _builtins.float | None = ...,
+        first_tokens_total: _builtins.int | None = ...,
+        prefix_queries_total: _builtins.int | None = ...,
+        prefix_hits_total: _builtins.int | None = ...,
+        adapter_slots_free: _builtins.int | None = ...,
+        round_trip_ms: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_active_decode_count", b"_active_decode_count", "_available_kv_blocks", b"_available_kv_blocks", "_avg_decode_ms_per_token", b"_avg_decode_ms_per_token", "_avg_prefill_latency_ms", b"_avg_prefill_latency_ms", "_gpu_utilization", b"_gpu_utilization", "_kv_block_size", b"_kv_block_size", "_kv_blocks_total", b"_kv_blocks_total", "_kv_cache_usage", b"_kv_cache_usage", "_not_ready_reason", b"_not_ready_reason", "_pending_prefill_count", b"_pending_prefill_count", "_running_count", b"_running_count", "_waiting_queue_size", b"_waiting_queue_size", "_weight", b"_weight", "active_decode_count", b"active_decode_count", "available_kv_blocks", b"available_kv_blocks", "avg_decode_ms_per_token", b"avg_decode_ms_per_token", "avg_prefill_latency_ms", b"avg_prefill_latency_ms", "gpu_utilization", b"gpu_utilization", "kv_block_size", b"kv_block_size", "kv_blocks_total", b"kv_blocks_total", "kv_cache_usage", b"kv_cache_usage", "models", b"models", "not_ready_reason", b"not_ready_reason", "pending_prefill_count", b"pending_prefill_count", "running_count", b"running_count", "waiting_queue_size", b"waiting_queue_size", "weight", b"weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_active_decode_count", b"_active_decode_count", "_adapter_slots_free", b"_adapter_slots_free", "_available_kv_blocks", b"_available_kv_blocks", "_avg_decode_ms_per_token", b"_avg_decode_ms_per_token", "_avg_prefill_latency_ms", b"_avg_prefill_latency_ms", "_first_tokens_total", b"_first_tokens_total", "_gpu_utilization", b"_gpu_utilization", "_kv_block_size", b"_kv_block_size", "_kv_blocks_total", b"_kv_blocks_total", "_kv_cache_usage", b"_kv_cache_usage", "_not_ready_reason", b"_not_ready_reason", "_pending_prefill_count", b"_pending_prefill_count", "_prefill_seconds_total", b"_prefill_seconds_total", "_prefill_tokens_total", b"_prefill_tokens_total", "_prefix_hits_total", b"_prefix_hits_total", "_prefix_queries_total", b"_prefix_queries_total", "_round_trip_ms", b"_round_trip_ms", "_running_count", b"_running_count", "_waiting_queue_size", b"_waiting_queue_size", "_weight", b"_weight", "active_decode_count", b"active_decode_count", "adapter_slots_free", b"adapter_slots_free", "available_kv_blocks", b"available_kv_blocks", "avg_decode_ms_per_token", b"avg_decode_ms_per_token", "avg_prefill_latency_ms", b"avg_prefill_latency_ms", "first_tokens_total", b"first_tokens_total", "gpu_utilization", b"gpu_utilization", "kv_block_size", b"kv_block_size", "kv_blocks_total", b"kv_blocks_total", "kv_cache_usage", b"kv_cache_usage", "models", b"models", "not_ready_reason", b"not_ready_reason", "pending_prefill_count", b"pending_prefill_count", "prefill_seconds_total", b"prefill_seconds_total", "prefill_tokens_total", b"prefill_tokens_total", "prefix_hits_total", b"prefix_hits_total", "prefix_queries_total", b"prefix_queries_total", "round_trip_ms", b"round_trip_ms", "running_count", b"running_count", "waiting_queue_size", b"waiting_queue_size", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_decode_count", b"_active_decode_count", "_available_kv_blocks", b"_available_kv_blocks", "_avg_decode_ms_per_token", b"_avg_decode_ms_per_token", "_avg_prefill_latency_ms", b"_avg_prefill_latency_ms", "_gpu_utilization", b"_gpu_utilization", "_kv_block_size", b"_kv_block_size", "_kv_blocks_total", b"_kv_blocks_total", "_kv_cache_usage", b"_kv_cache_usage", "_not_ready_reason", b"_not_ready_reason", "_pending_prefill_count", b"_pending_prefill_count", "_running_count", b"_running_count", "_waiting_queue_size", b"_waiting_queue_size", "_weight", b"_weight", "active_decode_count", b"active_decode_count", "available_kv_blocks", b"available_kv_blocks", "avg_decode_ms_per_token", b"avg_decode_ms_per_token", "avg_prefill_latency_ms", b"avg_prefill_latency_ms", "boot_id", b"boot_id", "gpu_utilization", b"gpu_utilization", "host", b"host", "kv_block_size", b"kv_block_size", "kv_blocks_total", b"kv_blocks_total", "kv_cache_usage", b"kv_cache_usage", "models", b"models", "node_id", b"node_id", "not_ready_reason", b"not_ready_reason", "pending_prefill_count", b"pending_prefill_count", "running_count", b"running_count", "sample_age_ms", b"sample_age_ms", "sequence", b"sequence", "state", b"state", "waiting_queue_size", b"waiting_queue_size", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_decode_count", b"_active_decode_count", "_adapter_slots_free", b"_adapter_slots_free", "_available_kv_blocks", b"_available_kv_blocks", "_avg_decode_ms_per_token", b"_avg_decode_ms_per_token", "_avg_prefill_latency_ms", b"_avg_prefill_latency_ms", "_first_tokens_total", b"_first_tokens_total", "_gpu_utilization", b"_gpu_utilization", "_kv_block_size", b"_kv_block_size", "_kv_blocks_total", b"_kv_blocks_total", "_kv_cache_usage", b"_kv_cache_usage", "_not_ready_reason", b"_not_ready_reason", "_pending_prefill_count", b"_pending_prefill_count", "_prefill_seconds_total", b"_prefill_seconds_total", "_prefill_tokens_total", b"_prefill_tokens_total", "_prefix_hits_total", b"_prefix_hits_total", "_prefix_queries_total", b"_prefix_queries_total", "_round_trip_ms", b"_round_trip_ms", "_running_count", b"_running_count", "_waiting_queue_size", b"_waiting_queue_size", "_weight", b"_weight", "active_decode_count", b"active_decode_count", "adapter_slots_free", b"adapter_slots_free", "available_kv_blocks", b"available_kv_blocks", "avg_decode_ms_per_token", b"avg_decode_ms_per_token", "avg_prefill_latency_ms", b"avg_prefill_latency_ms", "boot_id", b"boot_id", "first_tokens_total", b"first_tokens_total", "gpu_utilization", b"gpu_utilization", "host", b"host", "kv_block_size", b"kv_block_size", "kv_blocks_total", b"kv_blocks_total", "kv_cache_usage", b"kv_cache_usage", "models", b"models", "node_id", b"node_id", "not_ready_reason", b"not_ready_reason", "pending_prefill_count", b"pending_prefill_count", "prefill_seconds_total", b"prefill_seconds_total", "prefill_tokens_total", b"prefill_tokens_total", "prefix_hits_total", b"prefix_hits_total", "prefix_queries_total", b"prefix_queries_total", "round_trip_ms", b"round_trip_ms", "running_count", b"running_count", "sample_age_ms", b"sample_age_ms", "sequence", b"sequence", "state", b"state", "waiting_queue_size", b"waiting_queue_size", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__active_decode_count: _TypeAlias = _typing.Literal["active_decode_count"]  # noqa: Y015
     _WhichOneofArgType__active_decode_count: _TypeAlias = _typing.Literal["_active_decode_count", b"_active_decode_count"]  # noqa: Y015
+    _WhichOneofReturnType__adapter_slots_free: _TypeAlias = _typing.Literal["adapter_slots_free"]  # noqa: Y015
+    _WhichOneofArgType__adapter_slots_free: _TypeAlias = _typing.Literal["_adapter_slots_free", b"_adapter_slots_free"]  # noqa: Y015
     _WhichOneofReturnType__available_kv_blocks: _TypeAlias = _typing.Literal["available_kv_blocks"]  # noqa: Y015
     _WhichOneofArgType__available_kv_blocks: _TypeAlias = _typing.Literal["_available_kv_blocks", b"_available_kv_blocks"]  # noqa: Y015
     _WhichOneofReturnType__avg_decode_ms_per_token: _TypeAlias = _typing.Literal["avg_decode_ms_per_token"]  # noqa: Y015
     _WhichOneofArgType__avg_decode_ms_per_token: _TypeAlias = _typing.Literal["_avg_decode_ms_per_token", b"_avg_decode_ms_per_token"]  # noqa: Y015
     _WhichOneofReturnType__avg_prefill_latency_ms: _TypeAlias = _typing.Literal["avg_prefill_latency_ms"]  # noqa: Y015
     _WhichOneofArgType__avg_prefill_latency_ms: _TypeAlias = _typing.Literal["_avg_prefill_latency_ms", b"_avg_prefill_latency_ms"]  # noqa: Y015
+    _WhichOneofReturnType__first_tokens_total: _TypeAlias = _typing.Literal["first_tokens_total"]  # noqa: Y015
+    _WhichOneofArgType__first_tokens_total: _TypeAlias = _typing.Literal["_first_tokens_total", b"_first_tokens_total"]  # noqa: Y015
     _WhichOneofReturnType__gpu_utilization: _TypeAlias = _typing.Literal["gpu_utilization"]  # noqa: Y015
     _WhichOneofArgType__gpu_utilization: _TypeAlias = _typing.Literal["_gpu_utilization", b"_gpu_utilization"]  # noqa: Y015
     _WhichOneofReturnType__kv_block_size: _TypeAlias = _typing.Literal["kv_block_size"]  # noqa: Y015
@@ -263,6 +305,16 @@ class NodeSnapshot(_message.Message):
     _WhichOneofArgType__not_ready_reason: _TypeAlias = _typing.Literal["_not_ready_reason", b"_not_ready_reason"]  # noqa: Y015
     _WhichOneofReturnType__pending_prefill_count: _TypeAlias = _typing.Literal["pending_prefill_count"]  # noqa: Y015
     _WhichOneofArgType__pending_prefill_count: _TypeAlias = _typing.Literal["_pending_prefill_count", b"_pending_prefill_count"]  # noqa: Y015
+    _WhichOneofReturnType__prefill_seconds_total: _TypeAlias = _typing.Literal["prefill_seconds_total"]  # noqa: Y015
+    _WhichOneofArgType__prefill_seconds_total: _TypeAlias = _typing.Literal["_prefill_seconds_total", b"_prefill_seconds_total"]  # noqa: Y015
+    _WhichOneofReturnType__prefill_tokens_total: _TypeAlias = _typing.Literal["prefill_tokens_total"]  # noqa: Y015
+    _WhichOneofArgType__prefill_tokens_total: _TypeAlias = _typing.Literal["_prefill_tokens_total", b"_prefill_tokens_total"]  # noqa: Y015
+    _WhichOneofReturnType__prefix_hits_total: _TypeAlias = _typing.Literal["prefix_hits_total"]  # noqa: Y015
+    _WhichOneofArgType__prefix_hits_total: _TypeAlias = _typing.Literal["_prefix_hits_total", b"_prefix_hits_total"]  # noqa: Y015
+    _WhichOneofReturnType__prefix_queries_total: _TypeAlias = _typing.Literal["prefix_queries_total"]  # noqa: Y015
+    _WhichOneofArgType__prefix_queries_total: _TypeAlias = _typing.Literal["_prefix_queries_total", b"_prefix_queries_total"]  # noqa: Y015
+    _WhichOneofReturnType__round_trip_ms: _TypeAlias = _typing.Literal["round_trip_ms"]  # noqa: Y015
+    _WhichOneofArgType__round_trip_ms: _TypeAlias = _typing.Literal["_round_trip_ms", b"_round_trip_ms"]  # noqa: Y015
     _WhichOneofReturnType__running_count: _TypeAlias = _typing.Literal["running_count"]  # noqa: Y015
     _WhichOneofArgType__running_count: _TypeAlias = _typing.Literal["_running_count", b"_running_count"]  # noqa: Y015
     _WhichOneofReturnType__waiting_queue_size: _TypeAlias = _typing.Literal["waiting_queue_size"]  # noqa: Y015
@@ -272,11 +324,15 @@ class NodeSnapshot(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__active_decode_count) -> _WhichOneofReturnType__active_decode_count | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__adapter_slots_free) -> _WhichOneofReturnType__adapter_slots_free | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__available_kv_blocks) -> _WhichOneofReturnType__available_kv_blocks | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__avg_decode_ms_per_token) -> _WhichOneofReturnType__avg_decode_ms_per_token | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__avg_prefill_latency_ms) -> _WhichOneofReturnType__avg_prefill_latency_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_tokens_total) -> _WhichOneofReturnType__first_tokens_total | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__gpu_utilization) -> _WhichOneofReturnType__gpu_utilization | None: ...
     @_typing.overload
@@ -289,6 +345,16 @@ class NodeSnapshot(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__not_ready_reason) -> _WhichOneofReturnType__not_ready_reason | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__pending_prefill_count) -> _WhichOneofReturnType__pending_prefill_count | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prefill_seconds_total) -> _WhichOneofReturnType__prefill_seconds_total | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prefill_tokens_total) -> _WhichOneofReturnType__prefill_tokens_total | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prefix_hits_total) -> _WhichOneofReturnType__prefix_hits_total | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prefix_queries_total) -> _WhichOneofReturnType__prefix_queries_total | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__round_trip_ms) -> _WhichOneofReturnType__round_trip_ms | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__running_count) -> _WhichOneofReturnType__running_count | None: ...
     @_typing.overload

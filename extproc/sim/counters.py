@@ -33,10 +33,14 @@ class Histogram:
         """Observations so far."""
         return sum(self.in_bucket)
 
-    def observe(self, value: float) -> None:
-        """Count one value."""
-        self.in_bucket[bisect_left(self.bounds, value)] += 1
-        self.sum += value
+    def bucket_of(self, value: float) -> int:
+        """The index in `in_bucket` that a value belongs to."""
+        return bisect_left(self.bounds, value)
+
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count a value so many times."""
+        self.in_bucket[bisect_left(self.bounds, value)] += times
+        self.sum += value * times
 
 
 def _histogram(*bounds: float) -> Callable[[], Histogram]:

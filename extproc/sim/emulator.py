@@ -2,7 +2,7 @@
 
 It speaks HTTP as vLLM 0.32 does (answers, errors, server-sent events, /metrics) and computes nothing: answers are words
 chosen by a hash of the prompt, and only their timing means something. Every response names the engine in `x-engine` and
-tells in `x-body-bytes` how long the request's body was.
+tells in `x-body-bytes` how long the request's body was. `PUT /fault` orders a fault, see `emulatorfault.py`.
 """
 
 import asyncio
@@ -17,10 +17,11 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 
 from extproc.core.request import Endpoint
-from extproc.sim import pseudotokens
+from extproc.sim import emulatorfault, pseudotokens
 from extproc.sim.apianswer import Answer, fault_body
 from extproc.sim.apirequest import ApiFault, ApiRequest, parse
 from extproc.sim.driver import Driver
+from extproc.sim.emulatorfault import EngineFault, Faults
 from extproc.sim.emulatorsettings import EmulatorSettings
 from extproc.sim.engine import Engine
 from extproc.sim.events import Event, Finished, FirstToken, Preempted, Token
@@ -50,6 +51,7 @@ class Emulator:
         self.driver = Driver(self.engine)
         self.stepping = asyncio.create_task(self.driver.run())
         """Runs as long as the emulator; if it ends before, that is our fault and `emulated` raises it."""
+        self.faults = Faults(self.driver)
         self._started_at_s = time.time()
         self._registry = CollectorRegistry()
         self._registry.register(EngineCollector(self.engine, settings.model, self._started_at_s))
@@ -69,6 +71,7 @@ class Emulator:
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
+        app.router.add_put("/fault", self._begin_fault)
         return app
 
     async def _sign(self, request: web.Request, response: web.StreamResponse) -> None:
@@ -96,9 +99,23 @@ class Emulator:
         headers = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=generate_latest(self._registry), headers=headers)
 
+    async def _begin_fault(self, http: web.Request) -> web.Response:
+        match emulatorfault.ordered(await http.read()):
+            case EngineFault() as fault:
+                pass
+            case wrong:
+                return web.json_response({"detail": [str(one) for one in wrong]}, status=400)
+        if left_s := self.faults.left_s:
+            return web.json_response({"detail": f"another fault lasts for {left_s:.1f} s"}, status=409)
+        self.faults.begin(fault)
+        log.info("fault begins", **fault.model_dump(mode="json", exclude_none=True))
+        return web.Response(status=204)
+
     async def _generate(self, http: web.Request) -> web.StreamResponse:
         endpoint = ENDPOINTS[http.path]
         settings = self.settings
+        if self.faults.errors:
+            return _fault(ApiFault(503, "ServiceUnavailableError", "The engine has a fault, as it was ordered to."))
         asked = parse(endpoint, await http.read(), settings.model, settings.context_length_tokens)
         match asked:
             case ApiFault():

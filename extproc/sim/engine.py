@@ -11,90 +11,75 @@ returns. At the step's end every sequence whose known tokens are all computed ha
 What happens during a step takes effect at its end: arrivals wait for the next one, a running sequence that is aborted
 keeps its blocks until then. So the future up to `next_step_end_s` is fixed, and the same calls give the same events
 however `advance` is split. Running and waiting sequences together are always in order of arrival.
+
+It follows that those that run are some that decode (`Batch`) and behind them at most one whose prompt is only computed
+in part, as prefill stops where the budget ends. Steps in which all only decode are not made one by one: until somebody
+is done, comes or goes, or may lack a block, they are one `Leap`.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
 
+from extproc.sim.account import Account
+from extproc.sim.batch import Batch, OpenSequence
 from extproc.sim.counters import Counters
-from extproc.sim.events import Event, Finished, FirstToken, Preempted, Request, Token
-from extproc.sim.kv import BLOCK_SIZE_TOKENS, KvPool, blocks_for
-from extproc.sim.steptime import StepCost, StepWork
+from extproc.sim.enginesettings import EngineSettings
+from extproc.sim.events import Event, Request
+from extproc.sim.holding import Holding
+from extproc.sim.kv import KvPool
+from extproc.sim.leap import Leap
+from extproc.sim.steptime import StepWork
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSettings:
-    """One engine. Raises ValueError where it could not run: vLLM refuses the same at its start."""
-
-    kv_blocks: int = 25_000
-    """Blocks of 16 tokens; one of them is never used. The default is what the default model leaves on its GPUs."""
-    context_length_tokens: int = 131_072
-    """Prompt and output of one sequence together; the KV cache must hold it."""
-    sequences_max: int = 256
-    """Sequences running at once."""
-    step_tokens_max: int = 8192
-    """Tokens computed in one step."""
-    speed: float = 1.0
-    """2 halves every step's time."""
-    cost: StepCost = field(default_factory=StepCost)
-
-    def __post_init__(self) -> None:
-        if self.context_length_tokens < 1 or self.sequences_max < 1 or not 0 < self.speed < float("inf"):
-            msg = "context_length_tokens, sequences_max and speed must be over 0"
-            raise ValueError(msg)
-        if self.kv_blocks - 1 < blocks_for(self.context_length_tokens):
-            needed = blocks_for(self.context_length_tokens) + 1
-            msg = f"{self.context_length_tokens} tokens of context need {needed} kv_blocks, got {self.kv_blocks}"
-            raise ValueError(msg)
-        if self.step_tokens_max < self.sequences_max:
-            msg = f"step_tokens_max ({self.step_tokens_max}) must not be less than sequences_max ({self.sequences_max})"
-            raise ValueError(msg)
-
-
-@dataclass(slots=True, eq=False)
-class _Sequence:
-    request: Request
-    arrived_s: float
-    known: int
-    """Prompt and output tokens that exist; the cache may lag behind."""
-    computed: int = 0
-    """Tokens whose KV is in the cache."""
-    planned: int = 0
-    """Tokens that the step in flight computes."""
-    blocks: list[int] = field(default_factory=list)
-    published: int = 0
-    """Full blocks offered to others."""
-    cached_tokens: int = 0
-    preemptions: int = 0
-    aborted: bool = False
-    scheduled_s: float | None = None
-    first_token_s: float | None = None
-    last_token_s: float = 0.0
+__all__ = ["Engine", "EngineSettings"]
 
 
 class Engine:
-    """See the module. Time never goes backwards between calls."""
+    """See the module. Time never goes backwards between calls.
 
-    def __init__(self, settings: EngineSettings) -> None:
+    Without `tell_tokens` there is no `Token` event, and a driver may go from one `next_event_s` to the next; nothing
+    else changes.
+    """
+
+    def __init__(self, settings: EngineSettings, tell_tokens: bool = True) -> None:
         self.settings = settings
-        self.counters = Counters()
-        self.pool = KvPool(settings.kv_blocks)
-        self._open: dict[str, _Sequence] = {}
-        self._running: list[_Sequence] = []
-        self._waiting: deque[_Sequence] = deque()
-        self._events: list[Event] = []
-        self._step_end_s: float | None = None
+        self.pool = KvPool(settings.kv_blocks, settings.block_size_tokens)
+        self._account = Account(tell_tokens)
+        self._open: dict[str, OpenSequence] = {}
+        self._batch = Batch(settings.block_size_tokens)
+        self._prefilling: list[OpenSequence] = []
+        """Running too, after the batch; between two steps at most one."""
+        self._waiting: deque[OpenSequence] = deque()
+        self._steps = 0
+        """That have ended."""
+        self._leap: Leap | None = None
+        """`None`: idle."""
         self._now_s = float("-inf")
+
+    @property
+    def counters(self) -> Counters:
+        """As of the last step that has ended; a caller may count what only it knows."""
+        return self._account.counters
 
     @property
     def next_step_end_s(self) -> float | None:
         """When the step in flight ends; `None`: idle, and nothing is open."""
-        return self._step_end_s
+        return None if self._leap is None else self._leap.end_s(self._leap.done + 1)
+
+    @property
+    def next_event_s(self) -> float | None:
+        """Until then `advance` tells nothing, unless a sequence is submitted or aborted; `None`: idle.
+
+        The time of the last call where that caught up with events that `advance` did not tell yet.
+        """
+        if self._account.events:
+            return self._now_s
+        if self._leap is None or self._account.tell_tokens:
+            return self.next_step_end_s
+        return self._leap.end_s(self._leap.steps)
 
     @property
     def requests_running(self) -> int:
         """Sequences in the batch now; the gauge describes the last finished step."""
-        return len(self._running)
+        return len(self._batch) + len(self._prefilling)
 
     @property
     def requests_waiting(self) -> int:
@@ -113,11 +98,13 @@ class Engine:
         assert request.output_tokens >= 0
         assert request.prompt_tokens + request.output_tokens <= self.settings.context_length_tokens
         self._catch_up(now_s)
-        sequence = _Sequence(request, now_s, known=request.prompt_tokens)
+        sequence = OpenSequence(request, now_s, request.prompt_tokens, Holding(self.pool, request.block_keys))
         self._open[request.request_id] = sequence
         self._waiting.append(sequence)
-        if self._step_end_s is None:
+        if self._leap is None:
             self._begin_step(now_s)
+        else:
+            self._leap.cut()
 
     def abort(self, request_id: str, now_s: float) -> None:
         """The client is gone: no further event. Harmless for what has finished."""
@@ -125,83 +112,100 @@ class Engine:
         sequence = self._open.pop(request_id, None)
         if sequence is None:
             return
-        if sequence in self._waiting:
-            self._waiting.remove(sequence)
+        assert self._leap is not None
+        self._leap.cut()
         sequence.aborted = True
+        if sequence in self._batch:
+            self._batch.expel(sequence, self._steps)
+        elif sequence not in self._prefilling:
+            self._waiting.remove(sequence)
 
     def advance(self, now_s: float) -> list[Event]:
         """All that happened until now and was not told yet, in order of time."""
         self._catch_up(now_s)
-        events, self._events = self._events, []
+        events, self._account.events = self._account.events, []
         return events
 
     def _catch_up(self, now_s: float) -> None:
         assert now_s >= self._now_s
         self._now_s = now_s
-        while self._step_end_s is not None and self._step_end_s <= now_s:
-            end_s = self._step_end_s
-            self._end_step(end_s)
+        while (leap := self._leap) is not None:
+            ended = leap.ended_by(now_s)
+            if ended < leap.steps:
+                self._pass_by(leap, ended - leap.done)
+                return
+            self._pass_by(leap, leap.steps - 1 - leap.done)
+            end_s = leap.end_s(leap.steps)
+            self._end_step(leap, end_s)
             self._begin_step(end_s)
 
     def _begin_step(self, now_s: float) -> None:
-        work = StepWork()
-        budget = self.settings.step_tokens_max
-        index = 0
-        while index < len(self._running) and budget:
-            sequence = self._running[index]
+        for step, sequence in self._batch.filling(range(self._steps, self._steps + 1)):
+            # It may be gone, preempted by one before it or by itself.
+            while sequence in self._batch and not sequence.held.fill(sequence.lead + step):
+                self._preempt(now_s)
+        decoding = len(self._batch)
+        work = StepWork(decoding_sequences=decoding, kv_tokens_read=self._batch.known_tokens(self._steps))
+        budget = self.settings.step_tokens_max - decoding
+        for sequence in tuple(self._prefilling):
             tokens = min(sequence.known - sequence.computed, budget)
-            if not self._reserve(sequence, tokens):
-                self._preempt(self._running.pop(), now_s)
-                continue
-            self._plan(sequence, tokens, work)
-            budget -= tokens
-            index += 1
-        while self._waiting and budget and len(self._running) < self.settings.sequences_max:
+            if sequence.held.fill(sequence.computed + tokens):
+                self._plan(sequence, tokens, work)
+                budget -= tokens
+            else:
+                self._preempt(now_s)
+        while self._waiting and budget and self.requests_running < self.settings.sequences_max:
             sequence = self._waiting[0]
             if not self._admit(sequence, now_s):
                 break
-            self._running.append(self._waiting.popleft())
+            self._prefilling.append(self._waiting.popleft())
             tokens = min(sequence.known - sequence.computed, budget)
-            reserved = self._reserve(sequence, tokens)
+            reserved = sequence.held.fill(sequence.computed + tokens)
             assert reserved
             self._plan(sequence, tokens, work)
             budget -= tokens
-        self._step_end_s = now_s + self.settings.cost.seconds(work) / self.settings.speed if self._running else None
+        if not self.requests_running:
+            self._leap = None
+            return
+        cost, speed = self.settings.cost, self.settings.speed
+        self._leap = Leap(
+            now_s,
+            cost.seconds(work) / speed,
+            cost.growth_seconds(decoding) / speed,
+            1 if self._prefilling else self._steps_alike(),
+            decoding,
+            self.counters.inter_token_latency.sum,
+        )
 
-    def _admit(self, sequence: _Sequence, now_s: float) -> bool:
-        # The last token is always computed: its output is the next token.
-        cached = self.pool.cached_prefix(sequence.request.block_keys, (sequence.known - 1) // BLOCK_SIZE_TOKENS)
-        if blocks_for(sequence.known) - len(cached) > self.pool.free_after_sharing(cached):
+    def _steps_alike(self) -> int:
+        """How many steps from the one that begins are sure to differ in nothing but the KV that they read."""
+        batch, pool, waiting = self._batch, self.pool, bool(self._waiting)
+        steps = batch.due_step() - self._steps + 1
+        # No sequence begins more blocks in the steps after this one.
+        blocks_each = -(-(steps - 1) // self.settings.block_size_tokens)
+        if not waiting and blocks_each * len(batch) <= pool.blocks_free:
+            return steps
+        blocks_free = pool.blocks_free
+        for step, sequence in batch.filling(range(self._steps + 1, self._steps + steps)):
+            blocks_free -= 1
+            # What does not fit now may fit once it shares what this one publishes.
+            if blocks_free < 0 or (waiting and sequence.held.publishing):
+                return step - self._steps
+        return steps
+
+    def _admit(self, sequence: OpenSequence, now_s: float) -> bool:
+        cached_tokens = sequence.held.begin(sequence.known)
+        if cached_tokens is None:
             return False
-        self.pool.share(cached)
-        sequence.blocks = cached
-        sequence.published = len(cached)
-        sequence.computed = len(cached) * BLOCK_SIZE_TOKENS
+        sequence.computed = cached_tokens
         if sequence.scheduled_s is None:
             sequence.scheduled_s = now_s
-            sequence.cached_tokens = sequence.computed
-            self.counters.prefix_cache_queries += sequence.known
-            self.counters.prefix_cache_hits += sequence.cached_tokens
-        return True
-
-    def _reserve(self, sequence: _Sequence, tokens: int) -> bool:
-        filled = sequence.computed + tokens
-        missing = blocks_for(filled) - len(sequence.blocks)
-        if missing > 0:
-            if missing > self.pool.blocks_free:
-                return False
-            sequence.blocks += self.pool.take(missing)
-        keys = sequence.request.block_keys
-        full = min(filled // BLOCK_SIZE_TOKENS, len(keys))
-        if full > sequence.published:
-            # As in vLLM already when planned: requests of the same step share.
-            for index in range(sequence.published, full):
-                self.pool.publish(sequence.blocks[index], keys[index])
-            sequence.published = full
+            sequence.cached_tokens = cached_tokens
+            self._account.admitted(sequence)
         return True
 
     @staticmethod
-    def _plan(sequence: _Sequence, tokens: int, work: StepWork) -> None:
+    def _plan(sequence: OpenSequence, tokens: int, work: StepWork) -> None:
         sequence.planned = tokens
         if tokens == 1 and sequence.known > sequence.request.prompt_tokens:
             work.decoding_sequences += 1
@@ -210,74 +214,64 @@ class Engine:
             work.prefill_tokens += tokens
             work.attention_pairs += tokens * (sequence.computed + tokens / 2)
 
-    def _preempt(self, sequence: _Sequence, now_s: float) -> None:
+    def _preempt(self, now_s: float) -> None:
+        """Throw out the latest arrival."""
+        if self._prefilling:
+            sequence = self._prefilling.pop()
+        else:
+            sequence = self._batch.last()
+            self._batch.remove(sequence)
+            sequence.known = sequence.lead + self._steps
+            sequence.last_token_s = now_s
         # What it has computed is set anew when it is admitted again; in this step it cannot be, its blocks are short.
-        self.pool.release(sequence.blocks)
-        sequence.preemptions += 1
-        self.counters.preemptions += 1
+        sequence.held.end()
         self._waiting.appendleft(sequence)
-        self._events.append(Preempted(sequence.request.request_id, now_s))
+        self._account.preempted(sequence, now_s)
 
-    def _end_step(self, now_s: float) -> None:
-        counters = self.counters
-        computed_before, generated_before = counters.prompt_tokens_computed, counters.generation_tokens
-        answered = False
-        staying = []
-        for sequence in self._running:
-            if not sequence.aborted:
-                sequence.computed += sequence.planned
-                complete = sequence.planned > 0 and sequence.computed == sequence.known
-                sequence.planned = 0
-                if not complete:
-                    staying.append(sequence)
-                    continue
-                answered = True
-                if not self._produce(sequence, now_s):
-                    staying.append(sequence)
-                    continue
-                self._finish(sequence, now_s)
-            self.pool.release(sequence.blocks)
-        self._running = staying
-        if answered:
-            prompt_tokens = counters.prompt_tokens_computed - computed_before
-            counters.iteration_tokens.observe(prompt_tokens + counters.generation_tokens - generated_before)
-        counters.num_requests_running = len(staying)
-        counters.num_requests_waiting = len(self._waiting)
-        counters.kv_cache_usage = self.pool.usage
+    def _pass_by(self, leap: Leap, steps: int) -> None:
+        """Steps end that gave each sequence of the batch a token and nothing else, and those after them begin."""
+        if not steps:
+            return
+        self._account.passed_by(leap, steps, self._batch)
+        first, last = self._steps + 1, self._steps + steps
+        self._fill(range(first, last))
+        kv_usage = self.pool.usage
+        self._fill(range(last, last + 1))
+        self._steps = last
+        self._account.step_ended(self.requests_running, self.requests_waiting, kv_usage)
 
-    def _produce(self, sequence: _Sequence, now_s: float) -> bool:
-        """Give a sequence its next token; true: that was its last."""
-        request, counters = sequence.request, self.counters
-        first = sequence.first_token_s is None
-        if first:
-            sequence.first_token_s = now_s
-            counters.prompt_tokens_computed += request.prompt_tokens - sequence.cached_tokens
-            counters.prompt_tokens_cached += sequence.cached_tokens
-        if request.output_tokens:
-            if first:
-                counters.time_to_first_token.observe(now_s - sequence.arrived_s)
-                self._events.append(FirstToken(request.request_id, now_s))
+    def _fill(self, steps: range) -> None:
+        for step, sequence in self._batch.filling(steps):
+            filled = sequence.held.fill(sequence.lead + step)
+            assert filled
+
+    def _end_step(self, leap: Leap, now_s: float) -> None:
+        """The last step of a leap ends."""
+        leaving = self._batch.due(self._steps)
+        self._account.decoded(leap, self._batch, sum(sequence.aborted for sequence in leaving), now_s)
+        self._steps += 1
+        for sequence in leaving:
+            self._batch.remove(sequence)
+            self._leave(sequence, now_s)
+        prefilling, self._prefilling = self._prefilling, []
+        for sequence in prefilling:
+            sequence.computed += sequence.planned
+            if sequence.aborted:
+                self._leave(sequence, now_s)
+            elif sequence.computed < sequence.known:
+                self._prefilling.append(sequence)
             else:
-                counters.inter_token_latency.observe(now_s - sequence.last_token_s)
-                self._events.append(Token(request.request_id, now_s))
-            counters.generation_tokens += 1
-            sequence.known += 1
-        sequence.last_token_s = now_s
-        return sequence.known >= request.prompt_tokens + request.output_tokens
+                self._account.prefilled(sequence, now_s)
+                # Also without any output: then this is one more than it will ever need.
+                sequence.known += 1
+                if sequence.known < sequence.total:
+                    self._batch.join(sequence, self._steps)
+                else:
+                    self._leave(sequence, now_s)
+        self._account.step_ended(self.requests_running, self.requests_waiting, self.pool.usage)
 
-    def _finish(self, sequence: _Sequence, now_s: float) -> None:
-        request = sequence.request
-        assert sequence.scheduled_s is not None
-        assert sequence.first_token_s is not None
-        self.counters.finished(
-            request.finish,
-            prompt_tokens=request.prompt_tokens,
-            cached_tokens=sequence.cached_tokens,
-            output_tokens=request.output_tokens,
-            preemptions=sequence.preemptions,
-            queue_s=sequence.scheduled_s - sequence.arrived_s,
-            prefill_s=sequence.first_token_s - sequence.scheduled_s,
-            decode_s=now_s - sequence.first_token_s,
-        )
-        del self._open[request.request_id]
-        self._events.append(Finished(request.request_id, now_s, request.finish, sequence.cached_tokens))
+    def _leave(self, sequence: OpenSequence, now_s: float) -> None:
+        sequence.held.end()
+        if not sequence.aborted:
+            del self._open[sequence.request.request_id]
+            self._account.finished(sequence, now_s)

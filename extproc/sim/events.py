@@ -18,7 +18,10 @@ class Request:
     finish: FinishReason = FinishReason.LENGTH
     """Why it will end."""
     block_keys: Sequence[int] = ()
-    """One key for each full block of prompt and then output, as far as they may be shared; see `KvPool`."""
+    """One key for each full block of prompt and then output, as far as they may be shared; see `KvPool`.
+
+    For blocks of the engine's `block_size_tokens`. Only sliced, iterated and measured: a `range` costs nothing.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from prometheus_client.registry import Collector
 
 from extproc.sim.counters import Counters, FinishReason, Histogram
 from extproc.sim.engine import Engine
-from extproc.sim.kv import BLOCK_SIZE_TOKENS
 
 _FINISHED_REASONS = ("stop", "length", "abort", "error", "repetition")
 
@@ -155,11 +154,11 @@ class EngineCollector(Collector):
 
     def _cache_config(self) -> Metric:
         settings = self._engine.settings
-        tokens = settings.kv_blocks * BLOCK_SIZE_TOKENS
+        tokens = settings.kv_blocks * settings.block_size_tokens
         labels = _CACHE_CONFIG | {
             "engine": "0",
-            "block_size": str(BLOCK_SIZE_TOKENS),
-            "effective_attention_block_size": str(BLOCK_SIZE_TOKENS),
+            "block_size": str(settings.block_size_tokens),
+            "effective_attention_block_size": str(settings.block_size_tokens),
             "num_gpu_blocks": str(settings.kv_blocks),
             "kv_cache_size_tokens": str(tokens),
             "kv_cache_max_concurrency": str(tokens / settings.context_length_tokens),

@@ -6,15 +6,16 @@ sequence frees its last block first, so chains lose their leaves before their ro
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
 BLOCK_SIZE_TOKENS = 16
 """vLLM's default block size on GPUs."""
 
 
-def blocks_for(tokens: int) -> int:
+def blocks_for(tokens: int, block_size_tokens: int = BLOCK_SIZE_TOKENS) -> int:
     """Blocks that so many tokens take; the last one may be partly filled."""
-    return -(-tokens // BLOCK_SIZE_TOKENS)
+    return -(-tokens // block_size_tokens)
 
 
 class KvPool:
@@ -25,13 +26,21 @@ class KvPool:
     null block and never used.
     """
 
-    def __init__(self, blocks_total: int) -> None:
+    def __init__(self, blocks_total: int, block_size_tokens: int = BLOCK_SIZE_TOKENS) -> None:
         assert blocks_total >= 2
         self.blocks_total = blocks_total
+        self.block_size_tokens = block_size_tokens
+        self.news = 0
+        """Grows with all that may let a sequence in that did not fit before: blocks released, prefixes published.
+
+        Taking and sharing blocks never does: a sequence fits if all its blocks but those that it would share with a
+        running one are free, and either leaves fewer free without giving it more to share.
+        """
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, blocks_total))
-        self._users = [0] * blocks_total
-        self._key_of: list[int | None] = [None] * blocks_total
+        self._key_of: dict[int, int] = {}
         self._block_of: dict[int, int] = {}
+        self._sharers: dict[int, int] = {}
+        """Users of a block beyond the first, where there are any."""
 
     @property
     def blocks_free(self) -> int:
@@ -46,7 +55,7 @@ class KvPool:
     def cached_prefix(self, keys: Sequence[int], blocks_max: int) -> list[int]:
         """The blocks of the longest cached prefix, at most `blocks_max` of them. Takes nothing."""
         blocks = []
-        for key in keys[:blocks_max]:
+        for key in islice(keys, blocks_max):
             block = self._block_of.get(key)
             if block is None:
                 break
@@ -55,37 +64,45 @@ class KvPool:
 
     def free_after_sharing(self, blocks: Sequence[int]) -> int:
         """Free blocks left once these cached blocks are shared."""
-        return len(self._free) - sum(not self._users[block] for block in blocks)
+        return len(self._free) - sum(map(self._free.__contains__, blocks))
 
     def share(self, blocks: Sequence[int]) -> None:
         """One more sequence refers to these cached blocks."""
+        free, sharers = self._free, self._sharers
         for block in blocks:
-            if not self._users[block]:
-                del self._free[block]
-            self._users[block] += 1
+            if block in free:
+                del free[block]
+            else:
+                sharers[block] = sharers.get(block, 0) + 1
 
     def take(self, count: int) -> list[int]:
         """Take this many free blocks, the longest free first; what they cached is lost. There must be enough."""
-        blocks = []
-        for _ in range(count):
-            block, _ = self._free.popitem(last=False)
-            key = self._key_of[block]
+        free, key_of, block_of = self._free, self._key_of, self._block_of
+        blocks = list(islice(free, count))
+        for block in blocks:
+            del free[block]
+            key = key_of.pop(block, None)
             if key is not None:
-                del self._block_of[key]
-                self._key_of[block] = None
-            self._users[block] = 1
-            blocks.append(block)
+                del block_of[key]
         return blocks
 
-    def publish(self, block: int, key: int) -> None:
-        """This block is full: later requests with the same prefix may share it."""
-        if key not in self._block_of:
-            self._block_of[key] = block
-            self._key_of[block] = key
+    def publish(self, blocks: Iterable[int], keys: Iterable[int]) -> None:
+        """These blocks of a sequence are full: later requests with the same prefixes may share them."""
+        key_of, block_of = self._key_of, self._block_of
+        for block, key in zip(blocks, keys, strict=True):
+            if block_of.setdefault(key, block) == block:
+                key_of[block] = key
+        self.news += 1
 
     def release(self, blocks: Sequence[int]) -> None:
         """A sequence refers to these no more; the last is freed first."""
+        free, sharers = self._free, self._sharers
         for block in reversed(blocks):
-            self._users[block] -= 1
-            if not self._users[block]:
-                self._free[block] = None
+            others = sharers.get(block)
+            if others is None:
+                free[block] = None
+            elif others == 1:
+                del sharers[block]
+            else:
+                sharers[block] = others - 1
+        self.news += 1

@@ -52,3 +52,7 @@ class StepCost:
             + self.kv_token_s * work.kv_tokens_read
             + self.attention_pair_s * work.attention_pairs
         )
+
+    def growth_seconds(self, decoding_sequences: int) -> float:
+        """How much longer than one step the next is when all that changed is that these have one more token each."""
+        return self.kv_token_s * decoding_sequences

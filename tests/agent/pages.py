@@ -41,5 +41,38 @@ vllm:inter_token_latency_seconds_count{{{label}}} {decode[1]}
 """
 
 
+def vllm_totals(
+    engine: int = 0,
+    *,
+    prompt: float = 0,
+    computed: float | None = None,
+    queries: float = 0,
+    hits: float = 0,
+    first_tokens_s: float = 0.0,
+) -> str:
+    """What it counts since its start, to stand below `vllm_lines`. Versions that tell no source have no `computed`."""
+    label = f'engine="{engine}",model_name="m"'
+    source = f"vllm:prompt_tokens_by_source_total{{{label},source="
+    by_source = (
+        ""
+        if computed is None
+        else f"""
+{source}"local_compute"}} {computed}
+{source}"local_cache_hit"}} 777.0
+{source}"external_kv_transfer"}} 77.0"""
+    )
+    return f"""
+vllm:prompt_tokens_total{{{label}}} {prompt}
+vllm:prefix_cache_queries_total{{{label}}} {queries}
+vllm:prefix_cache_hits_total{{{label}}} {hits}
+vllm:time_to_first_token_seconds_sum{{{label}}} {first_tokens_s}{by_source}
+"""
+
+
+def vllm_adapters(slots: int | str, running: str, waiting: str = "", at_s: float | str = 1.8e9) -> str:
+    labels = f'max_lora="{slots}",running_lora_adapters="{running}",waiting_lora_adapters="{waiting}"'
+    return f"vllm:lora_requests_info{{{labels}}} {at_s}\n"
+
+
 def started(at_s: float) -> str:
     return f"process_start_time_seconds {at_s}\n"

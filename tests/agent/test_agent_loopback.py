@@ -16,10 +16,10 @@ from extproc.agent import agent
 from extproc.agent.agent import run, sample_once
 from extproc.agent.settings import AgentConfig, parse
 from extproc.core.settings import NodeLimits
-from extproc.core.snapshot import NodeState, ServedModel
+from extproc.core.snapshot import NodeState, ServedModel, Snapshot
 from tests.agent import engine as misbehaviour
 from tests.agent.engine import Engine, Handler, vllm_engine
-from tests.agent.pages import vllm_lines
+from tests.agent.pages import vllm_adapters, vllm_lines
 from tests.nodes.loopback import Router, router
 from tests.waiting import until
 
@@ -72,6 +72,23 @@ async def test_the_router_sees_the_engine_as_it_is_and_as_it_becomes() -> None:
         assert seen.sample_age_s < 5
         engine.pages["/metrics"] = vllm_lines(running=1, waiting=0, first_tokens=3, finished=2)
         await until(lambda: (seen := to.snapshot()) and seen.requests_waiting == 0)
+
+
+async def test_the_router_sees_which_adapters_are_loaded_and_how_many_more_fit() -> None:
+    async with vllm_engine() as engine, router() as to:
+        spoken = {"node_id": "gpu-1", "engine": engine.url, "adapters_loadable": ["sql", "chat"]}
+        engine.pages |= {
+            "/metrics": vllm_lines() + vllm_adapters(4, "sql"),
+            "/v1/models": '{"data": [{"id": "base", "max_model_len": 4096}, {"id": "sql", "parent": "base"}]}',
+        }
+        async with running(configured([engine], [to], engines=[spoken])):
+            seen = await until(lambda: to.snapshot() if to.state() is READY else None)
+        assert isinstance(seen, Snapshot)
+        assert seen.adapter_slots_free == 3
+        assert seen.models == tuple(
+            ServedModel(name, context_length_tokens=4096, loaded=loaded)
+            for name, loaded in [("base", True), ("sql", True), ("chat", False)]
+        )
 
 
 async def test_sequences_rise_within_one_boot() -> None:
@@ -271,7 +288,8 @@ async def test_one_look_is_ready_for_json() -> None:
         engine.pages["/metrics"] = vllm_lines(running=2, first_tokens=1, kv_usage=0.25)
         (seen,) = json.loads(json.dumps(await sample_once(configured([engine], []))))
         assert seen["state"] == "ready"
-        assert seen["models"] == [{"name": "m", "context_length_tokens": 4096}]
+        assert seen["models"] == [{"name": "m", "context_length_tokens": 4096, "loaded": True}]
+        assert "round_trip_s" not in seen  # no router was asked
         assert (seen["kv_usage"], seen["kv_blocks_available"], seen["active_decodes"]) == (0.25, 750, 1)
         assert seen["absent"]["decode_ms_per_token"].startswith("first look")
         await engine.kill()

@@ -5,6 +5,7 @@ import yaml
 
 from extproc.address import TcpAddress, UnixAddress
 from extproc.agent.settings import AgentConfig, EngineConfig, EngineKind, parse, read
+from extproc.pb.nodes_pb2 import NodeSnapshot
 
 ENGINE = {"node_id": "gpu-1", "engine": "http://127.0.0.1:8000"}
 
@@ -26,11 +27,12 @@ def test_one_engine_is_enough() -> None:
     assert config.routers == (TcpAddress("127.0.0.1", 9004),)
     assert config.interval_s == 1.0
     engine = config.engines[0]
-    assert (engine.host, engine.engine_kind, engine.weight, engine.gpu) == (
+    assert (engine.host, engine.engine_kind, engine.weight, engine.gpu, engine.adapters_loadable) == (
         TcpAddress("127.0.0.1", 8000),
         EngineKind.AUTO,
         1.0,
         None,
+        (),
     )
 
 
@@ -43,7 +45,7 @@ def test_everything_can_be_told() -> None:
             "engines": [
                 ENGINE
                 | {"engine": "https://engine.example/base/", "host": "gpu1.example:80", "engine_kind": "llamacpp"}
-                | {"weight": 2.5, "gpu": 3}
+                | {"weight": 2.5, "gpu": 3, "adapters_loadable": ["sql", "x" * 256]}
             ],
         }
     )
@@ -52,6 +54,7 @@ def test_everything_can_be_told() -> None:
     assert config.engines[0].engine == "https://engine.example/base"
     assert config.engines[0].host == TcpAddress("gpu1.example", 80)
     assert config.engines[0].engine_kind is EngineKind.LLAMACPP
+    assert config.engines[0].adapters_loadable == ("sql", "x" * 256)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +77,24 @@ def test_an_engine_is_a_plain_http_url(url: str) -> None:
 @pytest.mark.parametrize("node_id", ["", "a b", "-a", "a\n", "é", "x" * 129])
 def test_a_node_id_is_what_routers_take(node_id: str) -> None:
     assert "engines.0.node_id" in faults({"engines": [ENGINE | {"node_id": node_id}]})
+
+
+@pytest.mark.parametrize(
+    ("names", "path", "wanted"),
+    [
+        ("sql", "", "tuple"),
+        ([5], ".0", "string"),
+        (["a", ""], ".1", "1..256 printable characters"),
+        (["x" * 257], ".0", "1..256 printable characters"),
+        (["a\nb"], ".0", "1..256 printable characters"),
+        (["a", "b", "a"], "", "each name once"),
+        ([f"a-{number}" for number in range(256)], "", "255"),
+    ],
+)
+def test_adapters_have_the_names_of_models(names: object, path: str, wanted: str) -> None:
+    found = faults({"engines": [ENGINE | {"adapters_loadable": names}]})
+    assert found.keys() == {f"engines.0.adapters_loadable{path}"}
+    assert wanted in found[f"engines.0.adapters_loadable{path}"]
 
 
 @pytest.mark.parametrize(("key", "value"), [
@@ -112,3 +133,11 @@ def test_the_documented_example_is_the_defaults_and_names_every_key() -> None:
     assert parse(example) == parse(least)
     assert example.keys() == AgentConfig.model_fields.keys()
     assert example["engines"][0].keys() == EngineConfig.model_fields.keys()
+
+
+def test_the_page_names_every_signal_of_a_report() -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "agent.md").read_text()
+    table = page.partition("## What is read from which engine")[2]
+    naming = {"node_id", "host", "boot_id", "sequence", "sample_age_ms", "state", "weight", "not_ready_reason"}
+    signals = {field.name for field in NodeSnapshot.DESCRIPTOR.fields} - naming
+    assert {name for name in signals if name not in table} == set()

@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -6,7 +7,7 @@ from hypothesis import strategies as st
 
 from extproc.agent.engines import llamacpp
 from extproc.agent.engines.reading import FIRST_LOOK, NOT_TOLD
-from extproc.core.snapshot import ServedModel
+from extproc.core.snapshot import COUNTER_MAX, ServedModel
 from tests.agent.pages import sample
 
 
@@ -33,7 +34,42 @@ def test_the_captured_pages_are_read() -> None:
     assert reading.requests_waiting == 2
     assert (reading.requests_running, reading.active_decodes) == (0, 0)  # captured when the slots were free again
     assert (reading.kv_usage, reading.kv_blocks_total, reading.kv_block_size_tokens) == (0.0, 8192, 1)
-    assert reading.absent == {"prefill_latency_ms": NOT_TOLD, "decode_ms_per_token": FIRST_LOOK}
+    assert reading.absent == {
+        "prefill_latency_ms": NOT_TOLD,
+        "decode_ms_per_token": FIRST_LOOK,
+        "first_tokens_total": NOT_TOLD,
+        "adapter_slots_free": NOT_TOLD,
+    }
+    assert (reading.prefill_tokens_total, reading.prefill_seconds_total) == (5199, 1.3645)
+    assert (reading.prefix_queries_total, reading.prefix_hits_total) == (5199 + 5151, 5151)
+
+
+@pytest.mark.parametrize(
+    ("line", "signals"),
+    [
+        ("llamacpp:prompt_tokens_total", {"prefill_tokens_total", "prefix_queries_total"}),
+        ("llamacpp:prompt_tokens_cached_total", {"prefix_queries_total", "prefix_hits_total"}),
+        ("llamacpp:prompt_seconds_total", {"prefill_seconds_total"}),
+    ],
+)
+@pytest.mark.parametrize("value", ["NaN", "-1", "inf", "1e300", None])
+def test_a_senseless_total_is_absent_with_its_reason(line: str, signals: set[str], value: str | None) -> None:
+    page = sample("llamacpp_b10434_load_2.prom")
+    changed = re.sub(rf"(?m)^{line} .*$", "" if value is None else f"{line} {value}", page)
+    reading, _ = llamacpp.read(changed, None, None)
+    assert {name for name, reason in reading.absent.items() if line in reason} == signals
+
+
+def test_a_sum_of_looked_up_tokens_out_of_range_is_absent() -> None:
+    page = f"llamacpp:prompt_tokens_total {COUNTER_MAX}\nllamacpp:prompt_tokens_cached_total 2\n"
+    reading, _ = llamacpp.read(page, None, None)
+    assert (reading.prefill_tokens_total, reading.prefix_queries_total) == (COUNTER_MAX, None)
+
+
+@pytest.mark.parametrize("counter", ["prompt_tokens_total", "prompt_tokens_cached_total"])
+def test_fewer_prompt_tokens_than_before_are_a_restart(counter: str) -> None:
+    _, look = llamacpp.read(f"llamacpp:{counter} 9\n", None, None)
+    assert llamacpp.read(f"llamacpp:{counter} 8\n", None, look)[0].restarted
 
 
 def test_slots_tell_prefills_decodes_and_kv_use() -> None:

@@ -29,9 +29,15 @@ async def test_the_agent_sees_a_real_llamacpp_work_and_die(tmp_path: Path) -> No
             seen = to.snapshot()
             return seen if seen and all(getattr(seen, name) == value for name, value in wanted.items()) else None
 
+        prompt_tokens = cached_tokens = 0
+
         async def complete(tokens: int) -> int:
+            nonlocal prompt_tokens, cached_tokens
             body = {"model": server.model, "prompt": "the " * 20, "max_tokens": tokens, "ignore_eos": True}
             async with client.post(f"{server.url}/v1/completions", json=body) as response:
+                usage = (await response.json())["usage"]
+                prompt_tokens += usage["prompt_tokens"]
+                cached_tokens += usage["prompt_tokens_details"]["cached_tokens"]
                 return response.status
 
         stop = asyncio.Event()
@@ -50,7 +56,13 @@ async def test_the_agent_sees_a_real_llamacpp_work_and_die(tmp_path: Path) -> No
         assert busy.kv_blocks_available == CONTEXT_TOKENS - round(busy.kv_usage * CONTEXT_TOKENS)
 
         assert await asyncio.gather(*requests) == [200] * (SLOTS + 1)
-        await until(lambda: shows(requests_running=0, kv_usage=0.0))
+        rested = await until(lambda: shows(requests_running=0, kv_usage=0.0))
+        assert isinstance(rested, Snapshot)
+        assert 0 < cached_tokens < prompt_tokens
+        assert rested.prefill_tokens_total == prompt_tokens - cached_tokens
+        assert (rested.prefix_queries_total, rested.prefix_hits_total) == (prompt_tokens, cached_tokens)
+        assert rested.prefill_seconds_total is not None
+        assert rested.prefill_seconds_total > 0
         (once,) = await sample_once(config)
         assert (once["state"], once["requests_running"]) == ("ready", 0)
 

@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -44,18 +45,38 @@ class SlowRouter(NodesServicer):
                 return
 
 
+class PatientRouter(NodesServicer):
+    """Acknowledges each message when it may."""
+
+    def __init__(self, hang_up_after: int = 0) -> None:
+        self._hang_up_after = hang_up_after
+        self.may_acknowledge = asyncio.Semaphore(0)
+        self.heard: list[AgentMessage] = []
+
+    async def Report(self, messages: AsyncIterator[AgentMessage], _: Any) -> AsyncIterator[RouterMessage]:  # noqa: N802
+        async for message in messages:
+            self.heard.append(message)
+            await self.may_acknowledge.acquire()
+            yield RouterMessage(acknowledgement=Acknowledgement())
+            if len(self.heard) == self._hang_up_after:
+                return
+
+
 @pytest.fixture
 async def serve() -> AsyncIterator[Any]:
-    server = grpc.aio.server()
+    servers = []
 
     async def start(servicer: NodesServicer) -> TcpAddress:
+        server = grpc.aio.server()
+        servers.append(server)
         add_NodesServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         return TcpAddress("127.0.0.1", port)
 
     yield start
-    await server.stop(0)
+    for server in servers:
+        await server.stop(0)
 
 
 def linked(address: TcpAddress) -> RouterLink:
@@ -91,6 +112,64 @@ async def test_a_router_that_comes_back_hears_the_latest_report_at_once(serve: A
     running = asyncio.create_task(link.run())
     await until(lambda: len(router.heard) == 4)
     assert [message.snapshot.node_id for message in router.heard] == ["n", "o"] * 2
+    link.leave()
+    await asyncio.wait_for(running, 10)
+
+
+@dataclass
+class Clock:
+    """Stands still unless it is set; links ask it once for each message and once for each acknowledgement."""
+
+    now_s: float = 100.0
+    asked: int = 0
+
+    def __call__(self) -> float:
+        self.asked += 1
+        return self.now_s
+
+
+async def test_reports_carry_the_round_trip_of_the_stream_they_go_on(serve: Any) -> None:
+    routers = [PatientRouter(), PatientRouter()]
+    clocks = [Clock(), Clock()]
+    links = [
+        RouterLink(await serve(router), 0.2, clock, structlog.get_logger())
+        for router, clock in zip(routers, clocks, strict=True)
+    ]
+    running = [asyncio.create_task(link.run()) for link in links]
+    told = []
+    # The first message waits for its connection; the third comes to a slow reader; routers refuse what is over 10 s.
+    for sequence, trips_s in enumerate([(9.0, 9.0), (0.25, 30.0), (4.0, 30.0), (0.5, 30.0)], 1):
+        for link, router, clock, trip_s in zip(links, routers, clocks, trips_s, strict=True):
+            link.offer(report(sequence))
+            await until(lambda: len(router.heard) == sequence)  # noqa: B023
+            message = router.heard[-1].snapshot
+            told.append(message.round_trip_ms if message.HasField("round_trip_ms") else None)
+            clock.now_s += trip_s
+            router.may_acknowledge.release()
+            await until(lambda: clock.asked == 2 * sequence)  # noqa: B023
+    assert told == [None, None, None, None, 250, 10_000, 250, 10_000]
+    for router in routers:
+        router.may_acknowledge.release()
+    for link in links:
+        link.leave()
+    await asyncio.wait_for(asyncio.gather(*running), 10)
+
+
+async def test_a_new_stream_is_measured_anew(serve: Any) -> None:
+    router, clock = PatientRouter(hang_up_after=3), Clock()
+    link = RouterLink(await serve(router), 0.2, clock, structlog.get_logger())
+    running = asyncio.create_task(link.run())
+    for sequence in range(1, 4):
+        link.offer(report(sequence))
+        await until(lambda: len(router.heard) == sequence)  # noqa: B023
+        clock.now_s += 0.25
+        router.may_acknowledge.release()
+        await until(lambda: clock.asked >= 2 * sequence)  # noqa: B023
+    await until(lambda: len(router.heard) == 4)
+    measured = [message.snapshot.HasField("round_trip_ms") for message in router.heard]
+    assert measured == [False, False, True, False]
+    for _ in range(2):
+        router.may_acknowledge.release()
     link.leave()
     await asyncio.wait_for(running, 10)
 

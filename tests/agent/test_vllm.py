@@ -1,13 +1,11 @@
-import json
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from extproc.agent.engines import vllm
-from extproc.agent.engines.reading import FIRST_LOOK, MEASURED, QUIET, EngineReading
-from extproc.core.snapshot import ServedModel
-from tests.agent.pages import sample, started, vllm_lines
+from extproc.agent.engines.reading import FIRST_LOOK, MEASURED, NOT_TOLD, QUIET, EngineReading
+from extproc.core.snapshot import COUNTER_MAX
+from tests.agent.pages import sample, started, vllm_lines, vllm_totals
 
 
 class Engine:
@@ -29,7 +27,7 @@ def test_the_captured_busy_engine_is_read() -> None:
     assert (reading.kv_blocks_total, reading.kv_block_size_tokens, reading.kv_blocks_available) == (16384, 128, 16336)
     assert reading.started_at_s == 1.79596785248e09
     assert not reading.asleep
-    assert reading.absent.keys() == {"prefill_latency_ms", "decode_ms_per_token"}
+    assert reading.absent.keys() == {"prefill_latency_ms", "decode_ms_per_token", "adapter_slots_free"}
 
 
 def test_the_captured_engine_with_a_small_cache_is_read_and_its_preempted_request_clamped() -> None:
@@ -46,7 +44,8 @@ def test_the_captured_sequence_gives_the_means_between_its_looks() -> None:
     reading = engine(sample("vllm_0.32.0_cpu_after.prom"))
     assert reading.decode_ms_per_token == pytest.approx((80.88271368900041 - 21.212086976999444) / 3569 * 1000)
     assert reading.prefill_latency_ms == pytest.approx((0.8522798220000141 - 0.0886637090000022) / 24 * 1000)
-    assert (reading.active_decodes, reading.pending_prefills, reading.absent) == (0, 0, {})
+    assert (reading.active_decodes, reading.pending_prefills) == (0, 0)
+    assert reading.absent == {"adapter_slots_free": NOT_TOLD}
 
 
 def test_the_captured_engine_with_another_process_start_began_anew() -> None:
@@ -61,7 +60,7 @@ def test_a_fallen_counter_is_a_restart_even_without_a_process_start() -> None:
     reading = engine(vllm_lines(running=2, first_tokens=1, finished=0, generated=3))
     assert reading.restarted
     assert reading.active_decodes == 1  # counted from the new start
-    assert not engine(vllm_lines(running=2, first_tokens=2, finished=0)).restarted
+    assert not engine(vllm_lines(running=2, first_tokens=2, finished=0, generated=3)).restarted
 
 
 def test_fewer_finished_requests_than_before_are_a_restart_too() -> None:
@@ -206,12 +205,10 @@ def test_a_page_without_a_counter_of_steps_is_never_frozen() -> None:
     assert not engine(busy).frozen
 
 
-def test_the_models_come_with_their_context_length() -> None:
-    listed = {"object": "list", "data": [{"id": "base", "max_model_len": 8192}, {"id": "lora", "max_model_len": None}]}
-    assert vllm.models_of(json.dumps(listed)) == (
-        ServedModel("base", context_length_tokens=8192),
-        ServedModel("lora"),
-    )
+def test_one_of_several_engines_that_moves_makes_the_page_younger() -> None:
+    engine = Engine()
+    engine(vllm_lines(0, running=1, generated=5) + vllm_lines(1, running=1, generated=9))
+    assert not engine(vllm_lines(0, running=1, generated=5) + vllm_lines(1, running=1, generated=10)).frozen
 
 
 NUMBERS = st.one_of(st.floats(), st.integers(-3, 40), st.sampled_from([1e300, -1e300]))
@@ -221,12 +218,19 @@ NUMBERS = st.one_of(st.floats(), st.integers(-3, 40), st.sampled_from([1e300, -1
 @given(st.lists(st.fixed_dictionaries(
     {"running": NUMBERS, "waiting": NUMBERS, "first_tokens": NUMBERS, "finished": NUMBERS, "kv_usage": NUMBERS,
      "generated": NUMBERS, "prefill": st.tuples(NUMBERS, NUMBERS), "decode": st.tuples(NUMBERS, NUMBERS)}
-), max_size=5))  # fmt: skip
-def test_whatever_the_numbers_are_every_signal_is_sane_or_absent(looks: list[dict[str, object]]) -> None:
+), max_size=5), st.lists(st.fixed_dictionaries(
+    {"prompt": NUMBERS, "computed": st.none() | NUMBERS, "queries": NUMBERS, "hits": NUMBERS, "first_tokens_s": NUMBERS}
+), min_size=5, max_size=5))  # fmt: skip
+def test_whatever_the_numbers_are_every_signal_is_sane_or_absent(
+    looks: list[dict[str, object]], totals: list[dict[str, float | None]]
+) -> None:
     engine = Engine()
-    for numbers in looks:
-        reading = engine(vllm_lines(**numbers) + vllm_lines(1))  # type: ignore[arg-type]
+    for numbers, counted in zip(looks, totals, strict=False):
+        since_start = vllm_totals(**counted) + vllm_totals(1, prompt=40, queries=40)  # type: ignore[arg-type]
+        reading = engine(vllm_lines(**numbers) + vllm_lines(1) + since_start)  # type: ignore[arg-type]
         for name in MEASURED:
             value = getattr(reading, name)
             assert (value is None) == (name in reading.absent)
-            assert value is None or 0 <= value <= 1e9
+            assert value is None or 0 <= value <= COUNTER_MAX
+        if reading.prefix_hits_total is not None and reading.prefix_queries_total is not None:
+            assert reading.prefix_hits_total <= reading.prefix_queries_total

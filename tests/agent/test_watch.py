@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator
 
 import pytest
@@ -109,6 +110,23 @@ async def test_models_are_read_now_and_then_and_after_a_restart() -> None:
         seen = await watch.look()
         assert seen.models == (ServedModel("other"),)
         assert seen.generation > first.generation
+
+
+async def test_adapters_that_may_be_loaded_are_loaded_once_the_engine_lists_them() -> None:
+    async with vllm_engine() as engine, EnginePages(engine.url, 100_000) as pages:
+        watch = EngineWatch(pages, EngineKind.AUTO, 5.0, 0, ("sql",))
+        base, adapter = ServedModel("m", context_length_tokens=4096), ServedModel("sql", context_length_tokens=4096)
+        seen = await watch.look()
+        assert (seen.models, seen.models_fault) == ((base, dataclasses.replace(adapter, loaded=False)), None)
+        engine.pages["/v1/models"] = '{"data": [{"id": "m", "max_model_len": 4096}, {"id": "sql", "parent": "m"}]}'
+        assert (await watch.look()).models == (base, adapter)
+
+
+async def test_an_engine_that_lists_no_model_is_not_ready_for_what_it_may_load() -> None:
+    async with vllm_engine() as engine, EnginePages(engine.url, 100_000) as pages:
+        engine.pages["/v1/models"] = '{"data": []}'
+        seen = await EngineWatch(pages, EngineKind.AUTO, 5.0, 0, ("sql",)).look()
+        assert (seen.state, seen.models) == (LOADING, ())
 
 
 async def test_models_that_are_due_are_read_and_a_failure_keeps_the_ones_of_before() -> None:

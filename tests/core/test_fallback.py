@@ -37,6 +37,17 @@ def test_a_million_turns_overflow_nothing() -> None:
     assert all(abs(credit) <= 1001 for credit in robin._credits.values())
 
 
+@given(weights=st.lists(st.floats(0.001, 1000), min_size=1, max_size=6), looks=st.lists(st.booleans(), max_size=20))
+def test_looking_whose_turn_it_is_takes_no_turn(weights: list[float], looks: list[bool]) -> None:
+    members = [view(f"n{number}", weight=weight) for number, weight in enumerate(weights)]
+    watched, alone = SmoothWeightedRoundRobin(), SmoothWeightedRoundRobin()
+    for look in looks:
+        seen = watched.peek(members) if look else None
+        served = watched.pick(members)
+        assert served is alone.pick(members)
+        assert seen is None or seen is served
+
+
 def test_members_may_come_and_go() -> None:
     robin = SmoothWeightedRoundRobin()
     both = [view("a"), view("b")]

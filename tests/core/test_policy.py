@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extproc.core.cost import DEFAULT_STRATEGY, STRATEGIES
 from extproc.core.policy import RoutingPolicy, policy_from_mapping
 from extproc.core.settings import NodeLimits
 
@@ -10,19 +11,42 @@ def test_an_empty_mapping_is_the_default_policy() -> None:
     assert policy_from_mapping({}) == RoutingPolicy()
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_can_be_asked_for(strategy: str) -> None:
+    assert policy_from_mapping({"strategy": strategy}) == RoutingPolicy(strategy=strategy)
+
+
+def test_least_added_delay_is_the_default() -> None:
+    assert RoutingPolicy().strategy == DEFAULT_STRATEGY == "least-added-delay"
+
+
 def test_numbers_may_come_as_strings() -> None:
     """Envoy turns `1.5` in YAML into the string "1.5"."""
-    policy = policy_from_mapping({"weights": {"kv_usage": "1.5"}, "limits": {"requests_waiting_max": "7"}})
+    policy = policy_from_mapping(
+        {
+            "weights": {"kv_usage": "1.5"},
+            "limits": {"requests_waiting_max": "7"},
+            "first_token_weight": "4",
+            "output_token_weight": "0.5",
+        }
+    )
     assert isinstance(policy, RoutingPolicy)
     assert policy.weights.kv_usage == 1.5
     assert policy.limits.requests_waiting_max == 7
+    assert (policy.first_token_weight, policy.output_token_weight) == (4.0, 0.5)
 
 
 @pytest.mark.parametrize(
     ("mapping", "line"),
     [
         ({"strateggy": "x"}, "strateggy: wanted a known key, got 'x'"),
-        ({"strategy": "fastest"}, "strategy: wanted one of load-score, got 'fastest'"),
+        (
+            {"strategy": "fastest"},
+            (
+                "strategy: wanted one of least-added-delay, least-inflight, lmetric, load-score, power-of-two, random, "
+                "round-robin, got 'fastest'"
+            ),
+        ),
         ({"strategy": 3}, "strategy: wanted a valid string, got 3"),
         ({"weights": {"kv_usage": -1}}, "weights.kv_usage: wanted greater than or equal to 0, got -1"),
         ({"weights": 5}, "weights: wanted a mapping, got 5"),
@@ -32,6 +56,10 @@ def test_numbers_may_come_as_strings() -> None:
             "limits.requests_waiting_max: wanted greater than or equal to 1, got 0",
         ),
         ({"weights": {"kv_usage": float("nan")}}, "weights.kv_usage: wanted a finite number, got nan"),
+        ({"first_token_weight": -0.1}, "first_token_weight: wanted greater than or equal to 0, got -0.1"),
+        ({"output_token_weight": 1001}, "output_token_weight: wanted less than or equal to 1000, got 1001"),
+        ({"output_token_weight": "nan"}, "output_token_weight: wanted a finite number, got 'nan'"),
+        ({"first_token_weight": "inf"}, "first_token_weight: wanted a finite number, got 'inf'"),
     ],
 )
 def test_a_fault_names_where_what_was_wanted_and_what_came(mapping: dict[str, object], line: str) -> None:
@@ -66,7 +94,9 @@ JSON = st.recursive(
 )
 
 
-@given(mapping=st.dictionaries(st.sampled_from(["name", "strategy", "weights", "limits", "x"]), JSON))
+@given(
+    mapping=st.dictionaries(st.sampled_from(["name", "strategy", "first_token_weight", "weights", "limits", "x"]), JSON)
+)
 def test_no_mapping_raises(mapping: dict[str, object]) -> None:
     assert policy_from_mapping(mapping) is not None
 

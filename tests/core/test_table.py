@@ -6,8 +6,10 @@ from extproc.core.settings import NodeLimits
 from extproc.core.snapshot import (
     Applied,
     Ignored,
+    Learned,
     NodeLeft,
     NodeReported,
+    NodeState,
     NotAllowed,
     Observation,
     OwnLoad,
@@ -57,6 +59,15 @@ def test_a_late_word_of_the_boot_before_is_not_heard_while_the_new_one_is_fresh(
     assert boot(table) == "boot-2"
     later_s = NOW_S + LIMITS.fresh_s
     assert report(table, later_s, boot_id="boot-1", sequence=52) == Applied()
+
+
+def test_a_boot_that_was_over_before_it_was_heard_of_is_not_heard(table: SnapshotTable) -> None:
+    """Its engine began anew at once; its only sample comes after that of the next boot."""
+    report(table, sequence=50)
+    report(table, NOW_S + 3, boot_id="boot-3")
+    assert isinstance(report(table, NOW_S + 4, boot_id="boot-2", sample_age_s=1.5), Ignored)
+    assert isinstance(report(table, NOW_S + 4, boot_id="boot-2", sample_age_s=0.8, round_trip_s=0.5), Ignored)
+    assert boot(table) == "boot-3"
 
 
 def test_agents_that_share_a_node_id_do_not_take_turns(table: SnapshotTable) -> None:
@@ -110,16 +121,65 @@ def test_a_silent_node_is_forgotten_only_after_member_s(table: SnapshotTable) ->
     assert len(table) == 0
 
 
-def test_own_load_survives_a_snapshot_and_a_restart(table: SnapshotTable) -> None:
+def test_own_load_and_what_was_learned_survive_a_snapshot_and_a_restart(table: SnapshotTable) -> None:
+    """The balancer clears them where they must not; the table only shows what it is told."""
+    own, learned = OwnLoad(3, 2, 1), Learned(5000.0, 700.0)
     report(table)
-    table.set_own("a", OwnLoad(3, 2, 1))
+    table.renew("a", own, learned)
     report(table, sequence=2)
     report(table, boot_id="boot-2")
     view = table.get("a")
     assert view is not None
-    assert view.own == OwnLoad(3, 2, 1)
-    table.set_own("nobody", OwnLoad(1, 1, 1))
+    assert (view.own, view.learned) == (own, learned)
+    table.renew("nobody", own, learned)
     assert table.get("nobody") is None
+
+
+def test_a_sample_is_older_than_its_arrival_by_its_age_and_by_its_way(table: SnapshotTable) -> None:
+    """The way is half of what the agent measured as a round trip."""
+    report(table, sample_age_s=0.3, round_trip_s=0.1)
+    view = table.get("a")
+    assert view is not None
+    assert view.sampled_at_s == pytest.approx(NOW_S - 0.35)
+
+
+def test_a_node_is_found_by_where_it_is_reached(table: SnapshotTable) -> None:
+    report(table, node_id="a", host="10.0.0.1:1")
+    report(table, node_id="b", host="10.0.0.2:1")
+    assert [table.at(f"10.0.0.{number}:1") for number in (1, 2, 3)] == ["a", "b", None]
+    report(table, node_id="a", host="10.0.0.3:1", sequence=2)
+    assert [table.at(f"10.0.0.{number}:1") for number in (1, 2, 3)] == [None, "b", "a"]
+    report(table, node_id="c", host="10.0.0.2:1")
+    assert table.at("10.0.0.2:1") == "c", "the latest to say so"
+    table.apply(NodeLeft("b", "boot-1"), NOW_S)
+    assert table.at("10.0.0.2:1") == "c"
+    table.apply(NodeLeft("c", "boot-1"), NOW_S)
+    assert table.at("10.0.0.2:1") is None
+
+
+def test_a_node_is_ready_since_it_was_called_so_for_the_first_time_in_a_row(table: SnapshotTable) -> None:
+    states = [
+        (NodeState.LOADING, "boot-1", 1.0),
+        (NodeState.READY, "boot-1", 2.0),
+        (NodeState.READY, "boot-1", 2.0),
+        (NodeState.DRAINING, "boot-1", None),
+        (NodeState.READY, "boot-1", 5.0),
+        (NodeState.READY, "boot-2", 6.0),
+        (NodeState.READY, "boot-2", 6.0),
+    ]
+    for second, (state, boot_id, since_s) in enumerate(states, start=1):
+        report(table, NOW_S + second, state=state, boot_id=boot_id, sequence=second)
+        view = table.get("a")
+        assert view is not None
+        assert since_s is None or view.ready_since_s == NOW_S + since_s
+
+
+def test_adapters_that_are_not_loaded_are_served_and_told_apart(table: SnapshotTable) -> None:
+    report(table, models=(ServedModel(MODEL), ServedModel("tuned", loaded=False)))
+    view = table.get("a")
+    assert view is not None
+    assert view.context_lengths == {MODEL: None, "tuned": None}
+    assert view.adapters_unloaded == {"tuned"}
 
 
 EVENTS = st.one_of(
@@ -149,6 +209,8 @@ def test_any_events_leave_a_bounded_table_whose_sequences_only_rise(
         after = {view.snapshot.node_id: view.snapshot for view in table.views()}
         if not isinstance(observation, Applied):
             assert before == after
+        by_host = {view.snapshot.host: view.snapshot.node_id for view in table.views()}
+        assert {host: table.at(host) for host in by_host} == by_host
         for node_id in before.keys() & after.keys():
             if before[node_id].boot_id == after[node_id].boot_id:
                 assert after[node_id].sequence >= before[node_id].sequence

@@ -42,9 +42,10 @@ async def test_the_access_log_says_what_was_decided_and_why(system: System) -> N
         answer.engine,
         "chosen",
         "default",
-        "load-score",
+        "least-added-delay",
     )
     assert (line["cluster"], line["code"], str(line["tokens"])) == ("chosen-node", 200, answer.tokens)
+    assert line["model"] == MODEL
     assert line["host"] == str(next(one.address for one in system.engines if one.name == answer.engine))
     decisions = (await system.fleet.json(f"http://{system.serve.admin}/decisions?limit=50"))["decisions"]
     assert "one-of-ours" in {one["x_request_id"] for one in decisions}, "the same id leads to /decisions"

@@ -105,8 +105,17 @@ async def services(
     """What `serve` runs on its port for Envoy."""
     limits = ServeLimits()
     policies = RoutePolicies({}, RoutingPolicy(), policy_bytes_max=limits.policy_bytes_max)
-    processor = server.ExternalProcessor(balancer, policies, Counter(), limits, metrics, time.monotonic, boot="watched")
     access_log = AccessLog(ended.append, metrics)
+    processor = server.ExternalProcessor(
+        balancer,
+        policies,
+        Counter(),
+        limits,
+        metrics,
+        time.monotonic,
+        boot="watched",
+        ends_are_told=lambda: access_log.streams_open > 0,
+    )
     healths = health.aio.HealthServicer()
     await healths.set("envoy.service.ext_proc.v3.ExternalProcessor", health_pb2.HealthCheckResponse.SERVING)
     running = grpc.aio.server(options=server.grpc_options(limits))
@@ -165,7 +174,9 @@ async def watching(client: aiohttp.ClientSession, folder: Path) -> AsyncIterator
                 return (await ask(client, envoy.url, PROBE)).chosen is not None
 
             await fleet.until("choices", chosen)
-            await until(lambda: ended)
+            scripted.pieces = [b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}"]
+            await ask(client, envoy.url, asking(SCRIPTED))
+            await until(lambda: any(one.model == SCRIPTED for one in ended))  # and so all before it
             yield Watched(client, serve, envoy, [engine.address], balancer, access_log, scripted, silent, ended, gone)
             page = metrics.page(()).decode()
             assert "extproc_errors_total{" not in page

@@ -1,5 +1,6 @@
 """How requests ended: an entry's reading, and the service over a real gRPC connection."""
 
+import asyncio
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,19 +16,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.gateway import accesslog
-from extproc.gateway.accesslog import ENTRIES_MAX, SECONDS_MAX, TOKENS_MAX, AccessLog, AnswerEnded, read, register
+from extproc.gateway.accesslog import ENTRIES_AT_ONCE, SECONDS_MAX, TOKENS_MAX, AccessLog, AnswerEnded, read, register
 from extproc.ops.metrics import Metrics
 from tests.waiting import until
 
-OURS = {"request_id": "3fa9c1-7", "tokens": 120, "tokens_exact": True, "node": "gpu-1"}
-USAGE = {"told": True, "prompt_tokens": 121, "completion_tokens": 9}
+OURS = {"request_id": "3fa9c1-7", "model": "llama", "tokens": 120, "tokens_exact": True, "node": "gpu-1"}
+USAGE = {"prompt_tokens": 121, "completion_tokens": 9}
 ENDED = AnswerEnded(
     request_id="3fa9c1-7",
     status=200,
     details="via_upstream",
+    flags=(),
     upstream_host="10.0.0.1:8000",
     first_byte_s=0.25,
     duration_s=61.5,
+    model="llama",
     counted_tokens=120,
     counted_exactly=True,
     prompt_tokens=121,
@@ -59,7 +62,7 @@ def test_an_entry_is_read() -> None:
 def test_a_client_that_left_and_a_request_that_no_node_saw_leave_fields_empty() -> None:
     made = HTTPAccessLogEntry()
     made.common_properties.metadata.filter_metadata["extproc"].update({"request_id": "a-1"})
-    assert read(made) == AnswerEnded("a-1", 0, "", None, None, None, None, False, None, None)
+    assert read(made) == AnswerEnded("a-1", 0, "", (), None, None, None, None, None, False, None, None)
 
 
 def test_an_ipv6_upstream_stands_in_brackets() -> None:
@@ -111,6 +114,24 @@ def test_only_what_is_said_to_be_exact_was_counted_exactly(told: Any) -> None:
     assert read(entry(OURS | {"tokens_exact": told})).counted_exactly is False  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    ("told", "model"),
+    [("m" * 256, "m" * 256), ("m" * 257, None), ("", None), (7, None), (None, None), ({"a": "b"}, None)],
+)
+def test_a_models_name_is_taken_whole_or_not_at_all(told: Any, model: str | None) -> None:
+    assert read(entry(OURS | {"model": told})).model == model  # type: ignore[union-attr]
+
+
+def test_every_flag_of_envoys_is_told_by_its_name() -> None:
+    made = entry()
+    flags = made.common_properties.response_flags
+    flags.unauthorized_details.reason = 1  # the one that is no flag
+    names = [field.name for field in flags.DESCRIPTOR.fields if field.name != "unauthorized_details"]
+    for name in names:
+        setattr(flags, name, True)
+    assert sorted(read(made).flags) == sorted(names)  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize(("told", "status"), [(99, 0), (100, 100), (599, 599), (600, 0)])
 def test_a_status_that_http_does_not_have_is_none(told: int, status: int) -> None:
     made = entry()
@@ -127,7 +148,7 @@ VALUES = st.recursive(
 
 @given(
     ours=st.fixed_dictionaries(
-        {"request_id": st.just("a-1") | VALUES}, optional={"tokens": VALUES, "tokens_exact": VALUES}
+        {"request_id": st.just("a-1") | VALUES}, optional={"model": VALUES, "tokens": VALUES, "tokens_exact": VALUES}
     ),
     usage=st.fixed_dictionaries({}, optional={"prompt_tokens": VALUES, "completion_tokens": VALUES}),
     seconds=st.integers(-(2**63), 2**63 - 1),
@@ -154,6 +175,7 @@ def test_whatever_an_entry_says_its_value_is_within_bounds(
     assert ended.status == 0 or 100 <= ended.status <= 599
     assert len(ended.details) <= 128
     assert ended.upstream_host is None or len(ended.upstream_host) <= 150
+    assert ended.model is None or 0 < len(ended.model) <= 256
     for seconds_told in (ended.first_byte_s, ended.duration_s):
         assert seconds_told is None or 0 <= seconds_told <= SECONDS_MAX
     for tokens in (ended.counted_tokens, ended.prompt_tokens, ended.completion_tokens):
@@ -223,12 +245,30 @@ async def test_what_is_not_ours_is_counted_and_the_rest_is_told() -> None:
         call.cancel()
 
 
-async def test_entries_beyond_the_bound_of_a_message_are_ignored() -> None:
+async def test_entries_beyond_the_bound_of_a_message_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accesslog, "ENTRIES_MAX", 5)
     async with taken() as envoy:
         call = envoy.stub.StreamAccessLogs()
-        await call.write(message(*[entry()] * (ENTRIES_MAX + 3)))
-        await until(lambda: len(envoy.ended) == ENTRIES_MAX)
+        await call.write(message(*[entry()] * 8))
+        await until(lambda: len(envoy.ended) == 5)
         assert envoy.metric('extproc_access_log_entries_total{verdict="ignored"} 3.0')
+        call.cancel()
+
+
+async def test_a_long_message_holds_up_nobody() -> None:
+    async with taken() as envoy:
+        turns: list[int] = []
+
+        async def take_turns() -> None:
+            while len(envoy.ended) < 2000:
+                turns.append(len(envoy.ended))
+                await asyncio.sleep(0)
+
+        taking_turns = asyncio.create_task(take_turns())
+        call = envoy.stub.StreamAccessLogs()
+        await call.write(message(*[entry()] * 2000))
+        await taking_turns
+        assert len(set(turns)) >= 2000 / ENTRIES_AT_ONCE
         call.cancel()
 
 

@@ -25,6 +25,8 @@ from extproc.gateway.conversation import (
     RequestHeaders,
     RequestTrailers,
     Respond,
+    ResponseBody,
+    ResponseHeaders,
     ResponseMessage,
     SetDestination,
 )
@@ -46,6 +48,11 @@ def head(*pairs: tuple[str, bytes], end_of_stream: bool = False, in_one: bool = 
         request_headers=HttpHeaders(headers=HeaderMap(headers=values), end_of_stream=end_of_stream),
         protocol_config=ProtocolConfiguration(request_body_mode=ProcessingMode.BUFFERED) if in_one else None,
     )
+
+
+def status(text: bytes) -> ProcessingRequest:
+    headers = [HeaderValue(key="server", raw_value=b"uvicorn"), HeaderValue(key=":status", raw_value=text)]
+    return ProcessingRequest(response_headers=HttpHeaders(headers=HeaderMap(headers=headers)))
 
 
 def over_the_wire(reply: ProcessingResponse) -> dict[str, Any]:
@@ -77,8 +84,23 @@ def over_the_wire(reply: ProcessingResponse) -> dict[str, Any]:
         ),
         (ProcessingRequest(request_body=HttpBody()), RequestBody(b"", end_of_stream=False)),
         (ProcessingRequest(request_trailers=HttpTrailers()), RequestTrailers()),
-        (ProcessingRequest(response_headers=HttpHeaders()), ResponseMessage()),
-        (ProcessingRequest(response_body=HttpBody()), ResponseMessage()),
+        (status(b"200"), ResponseHeaders(200)),
+        (status(b"599"), ResponseHeaders(599)),
+        (ProcessingRequest(response_headers=HttpHeaders()), ResponseHeaders(0)),
+        *((status(text), ResponseHeaders(0)) for text in (b"", b"600", b"099", b"-200", b"2e2", b"2000", b"\xff00")),
+        (status("²00".encode()), ResponseHeaders(0)),
+        (
+            ProcessingRequest(response_body=HttpBody(body=b"data: {}")),
+            ResponseBody(has_output=True, end_of_stream=False),
+        ),
+        (
+            ProcessingRequest(response_body=HttpBody(body=b":\n\n")),
+            ResponseBody(has_output=False, end_of_stream=False),
+        ),
+        (
+            ProcessingRequest(response_body=HttpBody(end_of_stream=True)),
+            ResponseBody(has_output=False, end_of_stream=True),
+        ),
         (ProcessingRequest(response_trailers=HttpTrailers()), ResponseMessage()),
         (ProcessingRequest(), ResponseMessage()),
         (ProcessingRequest.FromString(b"\xfa\x07\x02hi"), ResponseMessage()),
@@ -86,6 +108,11 @@ def over_the_wire(reply: ProcessingResponse) -> dict[str, Any]:
 )
 def test_each_message_becomes_an_event(message: ProcessingRequest, event: Event) -> None:
     assert event_of(ProcessingRequest.FromString(message.SerializeToString())) == event
+
+
+def test_a_status_may_come_as_text_instead_of_bytes() -> None:
+    headers = HeaderMap(headers=[HeaderValue(key=":status", value="503")])
+    assert event_of(ProcessingRequest(response_headers=HttpHeaders(headers=headers))) == ResponseHeaders(503)
 
 
 def test_a_header_may_come_as_text_instead_of_bytes() -> None:

@@ -112,7 +112,7 @@ async def test_a_count_that_comes_after_the_decision_reaches_the_ledger() -> Non
         assert envoy.counter.late is not None
         envoy.counter.late(TokenCount(320, exact=True))
         (view,) = envoy.balancer.views()
-        assert view.own.kv_blocks_unseen == 20
+        assert view.own.prefill_tokens == 320
         assert await end(call) is grpc.StatusCode.OK
         envoy.counter.late(TokenCount(640, exact=True))
         await until(envoy.idle)

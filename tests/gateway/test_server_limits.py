@@ -15,7 +15,7 @@ from envoy.service.ext_proc.v3.external_processor_pb2_grpc import ExternalProces
 
 from extproc.config import ServeLimits
 from extproc.gateway.routepolicy import KEY
-from extproc.settingtypes import KIB, MIB
+from extproc.sizes import KIB, MIB
 from tests.core.fleet import snapshot
 from tests.gateway.talk import CHAT_PATH, chat
 from tests.gateway.wire import ask, body, destination, head, metadata, wire

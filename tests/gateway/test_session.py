@@ -21,6 +21,8 @@ from extproc.gateway.conversation import (
     RequestHeaders,
     RequestTrailers,
     Respond,
+    ResponseBody,
+    ResponseHeaders,
     ResponseMessage,
     SetDestination,
     TokensCounted,
@@ -44,7 +46,8 @@ def test_an_inference_request_is_sent_to_the_chosen_node() -> None:
         "outcome": "chosen",
         "reason": reason,
         "policy": "default",
-        "strategy": "load-score",
+        "strategy": "least-added-delay",
+        "model": MODEL,
         "phase": "decode",
         "tokens": 10,
         "tokens_exact": True,
@@ -59,8 +62,8 @@ def test_an_inference_request_is_sent_to_the_chosen_node() -> None:
     assert decision == talk.session.decision
     assert (decision.request_id, decision.trace_id, decision.prompt_tokens) == ("r1", "t-1", 10)
     assert fleet.requests_open == 1
-    talk.session.close()
-    talk.session.close()
+    talk.session.close(NOW_S)
+    talk.session.close(NOW_S)
     assert fleet.requests_open == 0
 
 
@@ -194,14 +197,14 @@ def test_a_late_count_puts_the_ledger_right_until_the_stream_ends() -> None:
     talk = Talk(fleet, tokens=TokenCount(1600, exact=False, source=CountSource.ESTIMATED))
     talk.say(headers(), whole(chat()))
     (view,) = fleet.views()
-    assert view.own.kv_blocks_unseen == 100
+    assert view.own.prefill_tokens == 1600
     talk.session.recount(TokenCount(160, exact=True))
     (view,) = fleet.views()
-    assert view.own.kv_blocks_unseen == 10
-    talk.session.close()
+    assert view.own.prefill_tokens == 160
+    talk.session.close(NOW_S)
     talk.session.recount(TokenCount(320, exact=True))
     (view,) = fleet.views()
-    assert view.own.kv_blocks_unseen == 0
+    assert view.own.prefill_tokens == 0
 
 
 def test_an_exact_count_is_not_waited_for_again() -> None:
@@ -212,7 +215,7 @@ def test_an_exact_count_is_not_waited_for_again() -> None:
     assert action.metadata["tokens_source"] == "cached"
     talk.session.recount(TokenCount(1600, exact=True))
     (view,) = fleet.views()
-    assert view.own.kv_blocks_unseen == 10
+    assert view.own.prefill_tokens == 160
 
 
 def test_the_balancer_is_told_the_prompts_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,6 +280,8 @@ EVENTS = st.one_of(
     ),
     st.builds(RequestBody, st.binary(max_size=1500) | st.just(chat()), st.booleans()),
     st.just(RequestTrailers()),
+    st.builds(ResponseHeaders, st.integers(0, 599)),
+    st.builds(ResponseBody, st.booleans(), st.booleans()),
     st.just(ResponseMessage()),
 )
 
@@ -308,7 +313,7 @@ def test_no_conversation_raises_or_leaks(streams: list[list[Event]], order: Any,
     for talk in talks:
         if recovers:
             talk.session.recover(NOW_S)
-        talk.session.close()
+        talk.session.close(NOW_S)
     assert budget.bytes_reserved == 0
     assert fleet.requests_open == 0
 

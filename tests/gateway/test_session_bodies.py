@@ -9,7 +9,7 @@ from extproc.gateway.conversation import (
     Respond,
 )
 from extproc.gateway.openai import items_of
-from tests.core.fleet import balancer, snapshot
+from tests.core.fleet import NOW_S, balancer, snapshot
 from tests.gateway.talk import ACKNOWLEDGE, Talk, chat, destination_of, error_of, headers, whole
 
 
@@ -73,7 +73,7 @@ def test_bodies_over_the_budget_are_429_at_the_headers_and_their_end_makes_room(
     assert isinstance(action, Respond)
     assert ("retry-after", "1") in action.headers
     assert budget.bytes_reserved == 1000
-    fits.session.close()
+    fits.session.close(NOW_S)
     assert Talk(fleet, budget=budget, request_id="r4").say(headers(content_length=400)) == ACKNOWLEDGE
     first.say(whole(chat()))
     assert budget.bytes_reserved == 400
@@ -89,7 +89,7 @@ def test_claims_that_send_nothing_shut_out_long_bodies_only() -> None:
     short = Talk(fleet, budget=budget, body_claim_bytes_min=500, request_id="short")
     assert short.say(headers(content_length=499)) == ACKNOWLEDGE
     assert destination_of(short.say(whole(chat())))
-    idle.session.close()
+    idle.session.close(NOW_S)
     assert budget.bytes_reserved == 0
 
 

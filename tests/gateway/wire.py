@@ -34,6 +34,7 @@ from extproc.prompt import CountedPrompt, Prompt, texts_of
 from tests.core.fleet import snapshot
 from tests.gateway.talk import CHAT_PATH
 
+LEAVING = RoutingPolicy(name="leaving", leave_after_first_token=True)
 Call = Any
 """A stream as the client holds it."""
 
@@ -77,6 +78,8 @@ class Wire:
     port: int
     server: grpc.aio.Server
     processor: ExternalProcessor
+    ends: list[bool]
+    """Whether an access log tells ends, in one place."""
     balancer: Balancer
     policies: RoutePolicies
     counter: Counter
@@ -118,17 +121,22 @@ async def wire(
     for one in snapshots or (snapshot("a", kv_blocks_total=None, kv_blocks_available=None),):
         balancer.observe(NodeReported(one), clock())
     policies = RoutePolicies(
-        {"batch": RoutingPolicy(name="batch")}, RoutingPolicy(), policy_bytes_max=limits.policy_bytes_max
+        {one.name: one for one in (RoutingPolicy(name="batch"), LEAVING)},
+        RoutingPolicy(),
+        policy_bytes_max=limits.policy_bytes_max,
     )
     counter, metrics = Counter(), Metrics()
-    processor = ExternalProcessor(balancer, policies, counter, limits, metrics, clock, boot="test")
+    ends = [True]
+    processor = ExternalProcessor(
+        balancer, policies, counter, limits, metrics, clock, boot="test", ends_are_told=lambda: ends[0]
+    )
     server = grpc.aio.server(options=options(limits), interceptors=interceptors)
     register(server, processor)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
     try:
-        yield Wire(port, server, processor, balancer, policies, counter, metrics, ExternalProcessorStub(channel))
+        yield Wire(port, server, processor, ends, balancer, policies, counter, metrics, ExternalProcessorStub(channel))
     finally:
         counter.gate.set()
         await channel.close()
@@ -150,6 +158,15 @@ def head(
 
 def body(data: bytes) -> ProcessingRequest:
     return ProcessingRequest(request_body=HttpBody(body=data, end_of_stream=True))
+
+
+def response_head(status: int) -> ProcessingRequest:
+    headers = HeaderMap(headers=[HeaderValue(key=":status", raw_value=str(status).encode())])
+    return ProcessingRequest(response_headers=HttpHeaders(headers=headers))
+
+
+def response_body(data: bytes, *, end_of_stream: bool = False) -> ProcessingRequest:
+    return ProcessingRequest(response_body=HttpBody(body=data, end_of_stream=end_of_stream))
 
 
 def response_trailers() -> ProcessingRequest:

@@ -25,6 +25,13 @@ def snapshot_message(**changes: Any) -> NodeSnapshot:
         "waiting_queue_size": 4,
         "avg_prefill_latency_ms": 120.5,
         "avg_decode_ms_per_token": 20.5,
+        "prefill_tokens_total": 120_000,
+        "prefill_seconds_total": 60.5,
+        "first_tokens_total": 300,
+        "prefix_queries_total": 200_000,
+        "prefix_hits_total": 80_000,
+        "adapter_slots_free": 3,
+        "round_trip_ms": 1.5,
         "weight": 2.0,
     }
     return NodeSnapshot(**{name: value for name, value in (fields | changes).items() if value is not None})

@@ -42,6 +42,13 @@ def test_a_sound_message_becomes_the_snapshot_it_says() -> None:
         requests_waiting=4,
         prefill_latency_ms=120.5,
         decode_ms_per_token=20.5,
+        prefill_tokens_total=120_000,
+        prefill_seconds_total=60.5,
+        first_tokens_total=300,
+        prefix_queries_total=200_000,
+        prefix_hits_total=80_000,
+        adapter_slots_free=3,
+        round_trip_s=0.0015,
         weight=2.0,
     )
 
@@ -50,8 +57,12 @@ def test_what_an_agent_says_is_what_a_router_hears() -> None:
     loading = taken()
     assert isinstance(loading, Snapshot)
     loading = dataclasses.replace(loading, state=NodeState.LOADING, not_ready_reason="/health answers 503")
-    for said in (loading, dataclasses.replace(loading, models=None, not_ready_reason=None, kv_usage=None)):
-        message = agent_wire.snapshot_message(agent_wire.Report(said, sampled_at_s=10.0), now_s=10.25)
+    adapter = ServedModel("m:sql", "1", 8192, loaded=False)
+    bare = dataclasses.replace(loading, models=None, not_ready_reason=None, kv_usage=None, prefix_hits_total=None)
+    more = dataclasses.replace(loading, models=(*(loading.models or ()), adapter), round_trip_s=0.0)
+    for said in (loading, bare, more):
+        report = agent_wire.Report(said, sampled_at_s=10.0)
+        message = agent_wire.snapshot_message(report, now_s=10.25, round_trip_s=said.round_trip_s)
         assert wire.snapshot_of(message.snapshot, HOSTS) == said
 
 
@@ -89,6 +100,11 @@ def listed(*names: str, **fields: Any) -> ModelList:
     ("avg_prefill_latency_ms", -1.0), ("avg_prefill_latency_ms", 3_600_000.1), ("avg_prefill_latency_ms", math.inf),
     ("avg_decode_ms_per_token", math.nan), ("avg_decode_ms_per_token", -math.inf),
     ("weight", 0.0), ("weight", -1.0), ("weight", 1000.1), ("weight", math.nan), ("weight", math.inf),
+    ("prefill_tokens_total", 2**53 + 1), ("prefill_tokens_total", 2**64 - 1), ("first_tokens_total", 2**53 + 1),
+    ("prefix_queries_total", 2**53 + 1), ("prefix_hits_total", 2**53 + 1), ("prefix_hits_total", 200_001),
+    ("prefill_seconds_total", -0.1), ("prefill_seconds_total", math.nan), ("prefill_seconds_total", math.inf),
+    ("prefill_seconds_total", 2.0**53 + 2), ("adapter_slots_free", 10_001), ("adapter_slots_free", 2**32 - 1),
+    ("round_trip_ms", -0.1), ("round_trip_ms", 10_000.1), ("round_trip_ms", math.nan), ("round_trip_ms", math.inf),
     ("models", listed(*["m"] * 257)), ("models", listed("ok", "")), ("models", listed("x" * 257)),
     ("models", listed("a\nb")), ("models", listed("a\u202eb")), ("models", listed("m", version="x" * 257)),
     ("models", listed("m", version="\x07")), ("models", listed("m", context_length_tokens=0)),
@@ -112,10 +128,25 @@ def test_a_field_that_is_wrong_is_refused_by_its_name(field: str, value: Any) ->
     ("weight", 1000.0), ("weight", 1e-9), ("models", listed(*["m"] * 256)), ("models", listed("x" * 256)),
     ("models", listed("Qwen/Qwen3 8B é")), ("models", listed("m", version="x" * 256)),
     ("models", listed("m", context_length_tokens=1_000_000_000)), ("sequence", 2**64 - 1), ("sample_age_ms", 2**32 - 1),
-    ("not_ready_reason", "x" * 300),
+    ("not_ready_reason", "x" * 300), ("prefill_tokens_total", 2**53), ("first_tokens_total", 2**53),
+    ("prefix_queries_total", 2**53), ("prefix_hits_total", 200_000), ("prefill_seconds_total", 2.0**53),
+    ("prefill_seconds_total", 0.0), ("adapter_slots_free", 10_000), ("round_trip_ms", 10_000.0), ("round_trip_ms", 0.0),
+    ("models", listed("m", loaded=False)),
 ])  # fmt: skip
 def test_a_field_at_its_limit_passes(field: str, value: Any) -> None:
     assert isinstance(taken(**{field: value}), Snapshot)
+
+
+def test_hits_without_queries_are_a_number_like_any_other() -> None:
+    assert isinstance(taken(prefix_queries_total=None), Snapshot)
+
+
+def test_a_model_is_loaded_unless_the_agent_says_that_it_is_not() -> None:
+    models = [ModelMessage(name="base"), ModelMessage(name="a", loaded=True), ModelMessage(name="b", loaded=False)]
+    heard = taken(models=ModelList(models=models))
+    assert isinstance(heard, Snapshot)
+    assert heard.models is not None
+    assert [model.loaded for model in heard.models] == [True, True, False]
 
 
 def test_a_goodbye_names_its_node_and_boot() -> None:
@@ -127,9 +158,11 @@ def test_a_goodbye_names_its_node_and_boot() -> None:
 NUMBERS = {
     "gpu_utilization": st.floats(), "kv_cache_usage": st.floats(), "avg_prefill_latency_ms": st.floats(),
     "avg_decode_ms_per_token": st.floats(), "weight": st.floats(),
-    **dict.fromkeys(["kv_blocks_total", "available_kv_blocks"], st.integers(0, 2**64 - 1)),
+    "prefill_seconds_total": st.floats(), "round_trip_ms": st.floats(),
+    **dict.fromkeys(["kv_blocks_total", "available_kv_blocks", "prefill_tokens_total", "first_tokens_total",
+                     "prefix_queries_total", "prefix_hits_total"], st.integers(0, 2**64 - 1)),
     **dict.fromkeys(["kv_block_size", "pending_prefill_count", "active_decode_count", "running_count",
-                     "waiting_queue_size", "sample_age_ms"], st.integers(0, 2**32 - 1)),
+                     "waiting_queue_size", "sample_age_ms", "adapter_slots_free"], st.integers(0, 2**32 - 1)),
     "state": st.integers(-(2**31), 2**31 - 1),
     "node_id": st.text(st.characters(codec="utf-8"), max_size=140), "boot_id": st.text(st.characters(codec="utf-8")),
     "host": st.text(st.characters(codec="utf-8")),
@@ -144,6 +177,11 @@ def test_no_message_raises_and_what_passes_is_within_the_limits(changes: dict[st
     if isinstance(snapshot, Snapshot):
         assert snapshot.kv_usage is None or 0 <= snapshot.kv_usage <= 1
         assert 0 < snapshot.weight <= 1000
+        assert 0 <= snapshot.round_trip_s <= 10
+        counted = (snapshot.prefill_seconds_total, snapshot.prefill_tokens_total, snapshot.first_tokens_total)
+        assert all(total is None or 0 <= total <= 2**53 for total in counted)
+        if snapshot.prefix_queries_total is not None and snapshot.prefix_hits_total is not None:
+            assert snapshot.prefix_hits_total <= snapshot.prefix_queries_total <= 2**53
         assert snapshot.node_id.isascii()
         assert snapshot.node_id.isprintable()
 

@@ -6,10 +6,11 @@ from aiohttp.test_utils import TestClient, TestServer
 from aiohttp.web import Application, Request
 
 from extproc.core.balancer import Balancer
+from extproc.core.outcome import Answered, Ending
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import Endpoint, InferenceRequest, TokenCount
 from extproc.core.settings import BalancerSettings
-from extproc.core.snapshot import NodeReported, NodeState, ServedModel, Snapshot
+from extproc.core.snapshot import Learned, NodeReported, NodeState, OwnLoad, ServedModel, Snapshot
 from extproc.ops import admin
 from extproc.ops.metrics import Metrics
 
@@ -24,7 +25,8 @@ class Admin:
         self.app = admin.build(self.balancer, Metrics(), lambda: self.now_s, lambda: self.draining)
 
     def report(self, node_id: str, **fields: Any) -> None:
-        snapshot = Snapshot(node_id, "127.0.0.1:8000", "boot", 1, 0.5, NodeState.READY, **fields)
+        host = fields.pop("host", "127.0.0.1:8000")
+        snapshot = Snapshot(node_id, host, "boot", 1, 0.5, NodeState.READY, **fields)
         self.balancer.observe(NodeReported(snapshot), self.now_s)
 
     def route(self, request_id: str, *, model: str = "m") -> None:
@@ -71,20 +73,39 @@ async def test_it_is_ready_once_there_is_a_node_and_until_it_drains(of: Admin, c
 
 
 async def test_nodes_shows_every_field_and_unknown_as_null(of: Admin, client: Client) -> None:
-    of.report("a", models=(ServedModel("m", None, 4096),), kv_usage=0.25, requests_waiting=0)
+    of.report("a", models=(ServedModel("m", None, 4096), ServedModel("tuned", loaded=False)), kv_usage=0.25)
     of.now_s += 2
     of.route("r1")
     (node,) = (await page(client, "/nodes"))["nodes"]
-    assert set(Snapshot.__dataclass_fields__) | {"freshness", "age_s", "own"} == set(node)
+    ours = {"freshness", "age_s", "out_s", "in_flight", "prefill_tokens_ahead", "learned", "own"}
+    assert set(Snapshot.__dataclass_fields__) | ours == set(node)
     assert node["node_id"] == "a"
     assert node["state"] == "ready"
     assert node["freshness"] == "fresh"
     assert node["age_s"] == 2.5
+    assert node["out_s"] is None
+    assert node["in_flight"] == 1
+    assert node["prefill_tokens_ahead"] == 10
     assert node["kv_usage"] == 0.25
-    assert node["requests_waiting"] == 0
     assert node["gpu_utilization"] is None
-    assert node["models"] == [{"name": "m", "version": None, "context_length_tokens": 4096}]
-    assert node["own"] == {"sequences_open": 1, "sequences_unseen": 1, "kv_blocks_unseen": 0, "requests_unseen": 1}
+    loaded, tuned = node["models"]
+    assert loaded == {"name": "m", "version": None, "context_length_tokens": 4096, "loaded": True}
+    assert (tuned["name"], tuned["loaded"]) == ("tuned", False)
+    assert set(node["own"]) == set(OwnLoad.__struct_fields__)
+    assert (node["own"]["sequences_open"], node["own"]["requests_unseen"], node["own"]["prefill_tokens"]) == (1, 1, 10)
+    assert set(node["learned"]) == set(Learned.__struct_fields__)
+    assert node["learned"]["decode_s_per_token"] is None
+
+
+async def test_nodes_shows_for_how_long_one_is_out_and_a_past_time_while_it_is_on_trial(
+    of: Admin, client: Client
+) -> None:
+    of.report("a")
+    of.report("b", host="127.0.0.1:8001")
+    of.balancer.answered(Answered("r", Ending.UNREACHABLE, "127.0.0.1:8001"), of.now_s)
+    for waited_s, out_s in ((0.25, 4.75), (5.5, -0.75)):
+        of.now_s += waited_s
+        assert [node["out_s"] for node in (await page(client, "/nodes"))["nodes"]] == [None, out_s]
 
 
 async def test_nodes_are_sorted_and_one_can_be_asked_for(of: Admin, client: Client) -> None:
@@ -96,8 +117,8 @@ async def test_nodes_are_sorted_and_one_can_be_asked_for(of: Admin, client: Clie
 
 
 async def test_decisions_come_newest_first_with_candidates_costs_and_reason(of: Admin, client: Client) -> None:
-    of.report("a", kv_usage=0.5, requests_waiting=1)
-    of.report("b", kv_usage=0.1, requests_waiting=0)
+    of.report("a", requests_running=3, requests_waiting=0)
+    of.report("b", requests_running=1, requests_waiting=0)
     of.route("r1")
     of.now_s += 1
     of.route("r2", model="other")
@@ -108,7 +129,8 @@ async def test_decisions_come_newest_first_with_candidates_costs_and_reason(of: 
     assert oldest["x_request_id"] == "trace"
     assert oldest["outcome"]["kind"] == "chosen"
     assert oldest["outcome"]["node_id"] == "b"
-    assert oldest["outcome"]["reason"]
+    assert oldest["outcome"]["reason"].startswith("least-added-delay ")
+    assert oldest["uncached_tokens"] == 10
     assert [one["node_id"] for one in oldest["candidates"]] == ["b", "a"]
     assert oldest["candidates"][0]["cost"] < oldest["candidates"][1]["cost"]
     assert (await page(client, "/decisions?limit=1"))["decisions"] == [newest]

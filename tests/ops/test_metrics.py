@@ -2,8 +2,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from extproc.core.decision import Chosen, Decision, Outcome, Refusal, Refused, Unknown
+from extproc.core.loads import view_of
 from extproc.core.request import CountSource, Phase
-from extproc.core.snapshot import Freshness, NodeState, NodeView, OwnLoad, Snapshot
+from extproc.core.snapshot import Freshness, Learned, NodeState, OwnLoad, Snapshot
 from extproc.ops.metrics import Estimated, Metrics
 from extproc.ops.nodegauges import NodeSample
 
@@ -18,8 +19,9 @@ def decision(outcome: Outcome, *, tokens: int | None = 100, phase: Phase | None 
         tokens_exact=True,
         tokens_source=CountSource.COUNTED,
         phase=phase,
+        uncached_tokens=tokens,
         policy="default",
-        strategy="load-score",
+        strategy="least-added-delay",
         outcome=outcome,
         candidates=(),
     )
@@ -29,9 +31,23 @@ def chosen(node_id: str, *, fallback: bool = False) -> Chosen:
     return Chosen(node_id, "127.0.0.1:8000", "it is there", fallback=fallback)
 
 
-def sample(node_id: str, *, kv_usage: float | None, freshness: Freshness = Freshness.FRESH) -> NodeSample:
-    snapshot = Snapshot(node_id, "127.0.0.1:8000", "b", 1, 0.0, NodeState.READY, kv_usage=kv_usage, requests_waiting=3)
-    return NodeSample(NodeView(snapshot, 5.0, None, OwnLoad(sequences_open=2)), freshness, 1.5)
+def sample(
+    node_id: str, *, kv_usage: float | None, freshness: Freshness = Freshness.FRESH, out_s: float | None = None
+) -> NodeSample:
+    snapshot = Snapshot(
+        node_id,
+        "127.0.0.1:8000",
+        "b",
+        1,
+        0.0,
+        NodeState.READY,
+        kv_usage=kv_usage,
+        requests_running=4,
+        requests_waiting=3,
+    )
+    own = OwnLoad(sequences_open=2, sequences_unseen=1, prefill_tokens=500, prefills_of_others=2)
+    view = view_of(snapshot, 5.0, 0.0, own, Learned(4000.0, 100.0, cache_trust=0.25))
+    return NodeSample(view, freshness, 1.5, 700.0, out_s)
 
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -70,6 +86,7 @@ def test_decisions_are_counted_by_outcome_and_phase(metrics: Metrics, outcome: O
     assert at(found, "extproc_decide_seconds_bucket", le="5e-05") == 1
     assert at(found, "extproc_decide_seconds_bucket", le="2e-05") == 0
     assert at(found, "extproc_prompt_tokens_sum") == 100
+    assert at(found, "extproc_uncached_prompt_tokens_total") == 100
 
 
 def test_paths_that_are_no_inference_have_no_phase_and_no_tokens(metrics: Metrics) -> None:
@@ -209,9 +226,19 @@ def test_a_node_has_gauges_and_what_is_unknown_has_none(metrics: Metrics) -> Non
     assert at(found, "extproc_node_kv_usage_ratio", node="b") is None
     assert at(found, "extproc_node_requests_waiting", node="a") == 3
     assert at(found, "extproc_node_sequences_open", node="a") == 2
+    assert at(found, "extproc_node_in_flight", node="a") == 8
+    assert at(found, "extproc_node_prefill_tokens_ahead", node="a") == 700
+    assert at(found, "extproc_node_prefill_tokens_per_second", node="a") == 4000
+    assert at(found, "extproc_node_cache_trust_ratio", node="a") == 0.25
     assert at(found, "extproc_node_snapshot_age_seconds", node="a") == 1.5
     assert at(found, "extproc_node_fresh", node="a") == 1
     assert at(found, "extproc_node_fresh", node="b") == 0
+
+
+@pytest.mark.parametrize(("out_s", "value"), [(None, 0), (3.0, 1), (-3.0, 1)])
+def test_a_node_that_is_out_or_on_trial_is_told_apart(metrics: Metrics, out_s: float | None, value: float) -> None:
+    found = series(metrics, sample("a", kv_usage=None, out_s=out_s))
+    assert at(found, "extproc_node_out", node="a") == value
 
 
 def test_gauges_do_not_outlive_their_node(metrics: Metrics) -> None:

@@ -365,6 +365,8 @@ def test_the_default_costs_are_those_of_a_published_engine(
         ({"speed": float("nan")}, "must be over 0"),
         ({"sequences_max": 0}, "must be over 0"),
         ({"context_length_tokens": 0}, "must be over 0"),
+        ({"block_size_tokens": 0}, "must be over 0"),
+        ({"block_size_tokens": 64, "kv_blocks": 2048}, "131072 tokens of context need 2049 kv_blocks, got 2048"),
     ],
 )
 def test_settings_that_could_not_run_are_refused(wrong: dict[str, float], said: str) -> None:
@@ -376,3 +378,18 @@ def test_a_context_that_just_fits_the_cache_is_allowed_and_can_be_used_whole() -
     engine = engine_of(kv_blocks=8, context=112)
     engine.submit(Request("a", 100, 12), 0.0)
     assert isinstance(drained(engine)[-1], Finished)
+
+
+def test_blocks_may_be_larger() -> None:
+    engine = Engine(
+        EngineSettings(
+            kv_blocks=9, block_size_tokens=64, context_length_tokens=512, sequences_max=8, step_tokens_max=64
+        )
+    )
+    engine.submit(Request("a", 130, 1, block_keys=range(2)), 0.0)
+    assert engine.pool.blocks_free == 7
+    drained(engine)
+    engine.submit(Request("b", 200, 1, block_keys=range(3)), 100.0)
+    finished = drained(engine)[-1]
+    assert isinstance(finished, Finished)
+    assert finished.cached_tokens == 128

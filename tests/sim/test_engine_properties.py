@@ -1,109 +1,29 @@
 """What holds for an engine whatever is asked of it, in small engines that run out of everything."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extproc.sim.counters import Counters, Histogram
 from extproc.sim.engine import Engine, EngineSettings
-from extproc.sim.events import Event, Finished, FirstToken, Preempted, Request, Token
-
-CONTEXT_TOKENS = 96
-
-
-@dataclass(frozen=True)
-class Submit:
-    gap_s: float
-    prompt_tokens: int
-    output_tokens: int
-    family: int
-
-
-@dataclass(frozen=True)
-class Abort:
-    gap_s: float
-    which: int
-
-
-@dataclass(frozen=True)
-class Advance:
-    gap_s: float
-
-
-Call = Submit | Abort | Advance
-
-gaps = st.sampled_from([0.0, 0.001, 0.02, 0.0188, 0.1, 0.5])
-submits = st.builds(Submit, gaps, st.integers(1, 60), st.integers(0, 36), st.integers(0, 2))
-calls = st.lists(st.one_of(submits, submits, st.builds(Abort, gaps, st.integers(0, 20)), st.builds(Advance, gaps)))
-engines = st.builds(
-    EngineSettings,
-    kv_blocks=st.integers(7, 16),
-    context_length_tokens=st.just(CONTEXT_TOKENS),
-    sequences_max=st.integers(1, 5),
-    step_tokens_max=st.integers(5, 40),
+from extproc.sim.events import FirstToken, Preempted, Token
+from extproc.sim.steptime import StepCost
+from tests.sim.enginescripts import (
+    CONTEXT_TOKENS,
+    Abort,
+    Advance,
+    Call,
+    Run,
+    Submit,
+    run_of,
+    scripts,
+    small_engines,
+    submits_after,
+    totals,
 )
 
-
-@dataclass
-class Run:
-    """An engine, what was asked of it and what it told."""
-
-    engine: Engine
-    sharing: bool = True
-    now_s: float = 0.0
-    asked: dict[str, Request] = field(default_factory=dict)
-    aborted: set[str] = field(default_factory=set)
-    events: list[Event] = field(default_factory=list)
-
-    def call(self, call: Call) -> None:
-        self.now_s += call.gap_s
-        match call:
-            case Submit(_, prompt_tokens, output_tokens, family):
-                keys = tuple(family * 1000 + index for index in range(4)) if self.sharing else ()
-                request = Request(str(len(self.asked)), prompt_tokens, output_tokens, block_keys=keys)
-                self.asked[request.request_id] = request
-                self.engine.submit(request, self.now_s)
-            case Abort(_, which):
-                if self.asked:
-                    request_id = str(which % len(self.asked))
-                    self.events += self.engine.advance(self.now_s)
-                    if request_id not in self.finished:
-                        self.aborted.add(request_id)
-                    self.engine.abort(request_id, self.now_s)
-            case Advance():
-                self.events += self.engine.advance(self.now_s)
-
-    def drain(self) -> None:
-        while (end_s := self.engine.next_step_end_s) is not None:
-            self.now_s = max(self.now_s, end_s)
-            self.events += self.engine.advance(self.now_s)
-        self.events += self.engine.advance(self.now_s)
-
-    @property
-    def finished(self) -> list[str]:
-        return [event.request_id for event in self.events if isinstance(event, Finished)]
-
-
-def run_of(settings_: EngineSettings, script: Sequence[Call], sharing: bool = True) -> Run:
-    run = Run(Engine(settings_), sharing)
-    for call in script:
-        run.call(call)
-    run.drain()
-    return run
-
-
-def totals(counters: Counters) -> list[float]:
-    """Everything that may only grow."""
-    grow: list[float] = [*counters.request_success.values()]
-    for name in Counters.__dataclass_fields__:
-        value = getattr(counters, name)
-        if isinstance(value, Histogram):
-            grow += [*value.in_bucket, value.sum]
-        elif isinstance(value, int) and not name.startswith("num_requests"):
-            grow.append(value)
-    return grow
+gaps = st.sampled_from([0.0, 0.001, 0.02, 0.0188, 0.1, 0.5])
+calls = scripts(gaps)
+submits = submits_after(gaps)
+engines = small_engines(StepCost())
 
 
 @settings(deadline=None, max_examples=60)

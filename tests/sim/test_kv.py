@@ -11,13 +11,16 @@ def cached(pool: KvPool, *keys: int) -> list[int]:
 def held(pool: KvPool, *keys: int) -> list[int]:
     """Blocks of a sequence that computed these."""
     blocks = pool.take(len(keys))
-    for block, key in zip(blocks, keys, strict=True):
-        pool.publish(block, key)
+    pool.publish(blocks, keys)
     return blocks
 
 
 def test_tokens_take_whole_blocks() -> None:
     assert [blocks_for(tokens) for tokens in (0, 1, 16, 17, 32, 33)] == [0, 1, 1, 2, 2, 3]
+
+
+def test_larger_blocks_are_fewer() -> None:
+    assert [blocks_for(tokens, 64) for tokens in (0, 1, 64, 65)] == [0, 1, 1, 2]
 
 
 def test_one_block_of_the_total_is_never_used() -> None:
@@ -108,8 +111,7 @@ def test_no_block_is_lost_or_given_twice(steps: list[tuple[int, int]]) -> None:
         if length - len(shared) <= pool.free_after_sharing(shared):
             pool.share(shared)
             blocks = shared + pool.take(length - len(shared))
-            for block, key in zip(blocks, keys, strict=True):
-                pool.publish(block, key)
+            pool.publish(blocks, keys)
             holders.append(blocks)
         elif holders:
             pool.release(holders.pop(family % len(holders)))

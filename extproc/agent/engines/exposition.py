@@ -43,6 +43,15 @@ def samples_of(text: str, names: Collection[str]) -> Page:
     return page
 
 
+def sums_by(page: Page, name: str, label: str) -> dict[str, float]:
+    """One metric's sums by a label's value; samples without the label count as one more, ""."""
+    sums: dict[str, float] = {}
+    for sample in page.get(name, ()):
+        value = sample.labels.get(label, "")
+        sums[value] = sums.get(value, 0.0) + sample.value
+    return sums
+
+
 def _sample_of(line: str, name_end: int) -> Sample | None:
     rest = line[name_end:].lstrip()
     labels: dict[str, str] = {}

@@ -3,6 +3,10 @@
 A slot serves one request at a time and has `n_ctx` tokens of KV cache. A slot's cache is counted in tokens, so here a
 KV block is one token. With `--kv-unified` the slots share one cache of `n_ctx` tokens, which no page tells:
 then the total is too big by the number of slots.
+
+A prompt enters the prompt's counters at its first token, so they are of requests past it. The time is that in a slot,
+without the wait for one. How many requests these are is in no counter. Numbers come with six digits: from a million on
+they are rounded.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,8 +22,9 @@ from extproc.agent.engines.reading import (
     Total,
     count_of,
     reading_from,
+    seconds_of,
 )
-from extproc.core.snapshot import KV_BLOCKS_MAX, REQUESTS_MAX, ServedModel
+from extproc.core.snapshot import COUNTER_MAX, KV_BLOCKS_MAX, REQUESTS_MAX, ServedModel
 
 PREFIX = "llamacpp:"
 
@@ -27,8 +32,11 @@ _RUNNING = "llamacpp:requests_processing"
 _WAITING = "llamacpp:requests_deferred"
 _DECODED = "llamacpp:tokens_predicted_total"
 _DECODED_S = "llamacpp:tokens_predicted_seconds_total"
-_COUNTERS = (_DECODED, "llamacpp:prompt_tokens_total", "llamacpp:n_decode_total")
-_WANTED = frozenset({_RUNNING, _WAITING, _DECODED_S, *_COUNTERS})
+_COMPUTED = "llamacpp:prompt_tokens_total"  # without what came from the cache
+_CACHED = "llamacpp:prompt_tokens_cached_total"
+_PREFILL_S = "llamacpp:prompt_seconds_total"
+_COUNTERS = (_DECODED, _COMPUTED, _CACHED, "llamacpp:n_decode_total")
+_WANTED = frozenset({_RUNNING, _WAITING, _DECODED_S, _PREFILL_S, *_COUNTERS})
 
 
 class _NextToken(msgspec.Struct, frozen=True):
@@ -106,6 +114,8 @@ def read(metrics: str | None, slots: str | None, before: Look | None) -> tuple[E
     usage: float | str
     blocks_total: int | str
     available: int | str
+    computed = count_of(values.get(_COMPUTED), COUNTER_MAX, _COMPUTED)
+    cached = count_of(values.get(_CACHED), COUNTER_MAX, _CACHED)
     parsed = _slots_of(slots)
     if isinstance(parsed, str):
         running = count_of(values.get(_RUNNING), REQUESTS_MAX, _RUNNING)
@@ -133,10 +143,22 @@ def read(metrics: str | None, slots: str | None, before: Look | None) -> tuple[E
             "decode_ms_per_token": f"{_DECODED_S} is missing"
             if decoding is None
             else decoding.mean_ms_since(None if before is None else before.decoding, _DECODED_S),
+            "prefill_tokens_total": computed,
+            "prefill_seconds_total": seconds_of(values.get(_PREFILL_S), _PREFILL_S),
+            "first_tokens_total": NOT_TOLD,
+            "prefix_queries_total": _looked_up(computed, cached),
+            "prefix_hits_total": cached,
+            "adapter_slots_free": NOT_TOLD,
         },
         restarted=restarted,
     )
     return reading, Look(counters, decoding)
+
+
+def _looked_up(computed: int | str, cached: int | str) -> int | str:
+    if isinstance(computed, str) or isinstance(cached, str):
+        return computed if isinstance(computed, str) else str(cached)
+    return count_of(computed + cached, COUNTER_MAX, f"{_COMPUTED} and {_CACHED}")
 
 
 def _slots_of(slots: str | None) -> Sequence[_Slot] | str:

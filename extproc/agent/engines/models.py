@@ -1,5 +1,7 @@
 """The list at /v1/models, which every engine has in OpenAI's form and enriches in its own."""
 
+from typing import Any
+
 import msgspec
 
 from extproc.core.request import MODEL_CHARS_MAX
@@ -20,7 +22,14 @@ class Entry(msgspec.Struct, frozen=True):
     id: str
     max_model_len: int | None = None
     """vLLM's context length in tokens."""
+    parent: Any = None
+    """vLLM's: of an adapter, the model that it adapts."""
     meta: Meta | None = None
+
+    @property
+    def base(self) -> str:
+        """The parent's id; empty for what is no adapter."""
+        return self.parent if isinstance(self.parent, str) else ""
 
 
 class _ModelList(msgspec.Struct, frozen=True):

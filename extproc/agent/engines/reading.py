@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from extproc.core.snapshot import LATENCY_MS_MAX
+from extproc.core.snapshot import COUNTER_MAX, LATENCY_MS_MAX
 
 QUIET = "no request in the interval"
 """Reason of a signal that is absent because nothing happened: nothing is wrong with it."""
@@ -38,6 +38,12 @@ class EngineReading:
     requests_waiting: int | None = None
     prefill_latency_ms: float | None = None
     decode_ms_per_token: float | None = None
+    prefill_tokens_total: int | None = None
+    prefill_seconds_total: float | None = None
+    first_tokens_total: int | None = None
+    prefix_queries_total: int | None = None
+    prefix_hits_total: int | None = None
+    adapter_slots_free: int | None = None
     absent: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Reasons carry no values, so that there are few of them and each is logged once."""
 
@@ -53,6 +59,12 @@ MEASURED = (
     "requests_waiting",
     "prefill_latency_ms",
     "decode_ms_per_token",
+    "prefill_tokens_total",
+    "prefill_seconds_total",
+    "first_tokens_total",
+    "prefix_queries_total",
+    "prefix_hits_total",
+    "adapter_slots_free",
 )
 """The fields of a reading that a snapshot carries under the same name."""
 
@@ -83,6 +95,15 @@ def count_of(value: float | None, maximum: int, name: str) -> int | str:
     if not (0 <= value <= maximum and value == math.floor(value)):
         return f"{name} is no whole number in 0..{maximum}"
     return int(value)
+
+
+def seconds_of(value: float | None, name: str) -> float | str:
+    """Seconds since the engine's start out of a counter; NaN and what is out of range are absent."""
+    if value is None:
+        return f"{name} is missing"
+    if not 0 <= value <= COUNTER_MAX:
+        return f"{name} is no number of seconds"
+    return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from extproc.agent.engines import vllmtotals
+from extproc.agent.engines.adapters import LORA, slots_free_of
 from extproc.agent.engines.decodes import Drift, count_decodes
-from extproc.agent.engines.exposition import Page, samples_of
+from extproc.agent.engines.exposition import Page, samples_of, sums_by
 from extproc.agent.engines.models import entries_of, served_all
 from extproc.agent.engines.reading import (
     EngineReading,
@@ -25,24 +27,19 @@ _WAITING = "vllm:num_requests_waiting"
 _KV_USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")  # the second is the name before 0.9
 _CACHE = "vllm:cache_config_info"
 _SLEEP = "vllm:engine_sleep_state"
-_FIRST_TOKENS = "vllm:time_to_first_token_seconds_count"
+_FIRST_TOKENS = vllmtotals.FIRST_TOKENS
 _FINISHED = "vllm:request_success_total"
 _PREFILL = ("vllm:request_prefill_time_seconds", "vllm:time_to_first_token_seconds")
 _DECODE = ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds")  # before 0.11
 _STARTED = "process_start_time_seconds"
-_STEPS = ("vllm:iteration_tokens_total_count", "vllm:generation_tokens_total", "vllm:prompt_tokens_total")
+_STEPS = ("vllm:iteration_tokens_total_count", "vllm:generation_tokens_total", vllmtotals.PROMPT)
+_COUNTERS = (_FINISHED, *_STEPS, *(f"{name}_count" for name in (*_PREFILL, *_DECODE)), *vllmtotals.COUNTERS)
 
 _WANTED = frozenset(
-    {_RUNNING, _WAITING, *_KV_USAGE, _CACHE, _SLEEP, _FIRST_TOKENS, _FINISHED, _STARTED, *_STEPS}
-    | {f"{name}_{part}" for name in (*_PREFILL, *_DECODE) for part in ("sum", "count")}
+    {_RUNNING, _WAITING, *_KV_USAGE, _CACHE, _SLEEP, _STARTED, LORA, *_COUNTERS}
+    | {f"{name}_sum" for name in (*_PREFILL, *_DECODE)}
+    | vllmtotals.WANTED
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Engine:
-    first_tokens: float
-    finished: float
-    drift: Drift
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +47,24 @@ class Look:
     """What one look hands on to the next; the values are only compared."""
 
     started_at_s: float | None = None
-    engines: Mapping[str, _Engine] = field(default_factory=dict)
+    counters: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """Each engine's, by metric and engine."""
+    drifts: Mapping[str, Drift] = field(default_factory=dict)
+    """By engine."""
     totals: Mapping[str, Total] = field(default_factory=dict)
     marks: tuple[float | None, ...] = ()
+    prefill_tokens: int | None = None
 
 
 def models_of(models: str) -> tuple[ServedModel, ...] | str:
     """The models of a /v1/models answer, or what is wrong with it."""
     entries = entries_of(models)
-    return entries if isinstance(entries, str) else served_all([(entry.id, entry.max_model_len) for entry in entries])
+    if isinstance(entries, str):
+        return entries
+    lengths = {entry.id: entry.max_model_len for entry in entries}
+    # vLLM gives an adapter's entry its base model as parent, and no length.
+    pairs = [(one.id, lengths.get(one.base) if one.max_model_len is None else one.max_model_len) for one in entries]
+    return served_all(pairs)
 
 
 def read(metrics: str, before: Look | None) -> tuple[EngineReading, Look]:
@@ -66,13 +72,14 @@ def read(metrics: str, before: Look | None) -> tuple[EngineReading, Look]:
     page = samples_of(metrics, _WANTED)
     started_at_s = _sum(page, _STARTED)
     totals = {name: total for name in (*_PREFILL, *_DECODE) if (total := _total(page, name)) is not None}
-    restarted = before is not None and _restarted(page, started_at_s, totals, before)
+    counters = {(name, engine): sum_ for name in _COUNTERS for engine, sum_ in sums_by(page, name, "engine").items()}
+    restarted = before is not None and _restarted(started_at_s, counters, before)
     if restarted:
         before = None
 
     running = count_of(_sum(page, _RUNNING), REQUESTS_MAX, _RUNNING)
     waiting = count_of(_sum(page, _WAITING), REQUESTS_MAX, _WAITING)
-    decodes, engines = _decodes(page, before)
+    decodes, drifts = _decodes(page, before)
     pending = _pending(decodes, running, waiting)
     usage, blocks_total, block_size = _kv_cache(page)
     available: int | str
@@ -81,6 +88,11 @@ def read(metrics: str, before: Look | None) -> tuple[EngineReading, Look]:
     else:
         available = blocks_total if isinstance(blocks_total, str) else round((1 - usage) * blocks_total)
 
+    prefilled_before = None if before is None else before.prefill_tokens
+    prefilled = vllmtotals.prefill_tokens_of(page, prefilled_before)
+
+    # Of all engines together: where one is in a long step and the others went on, keeping the time back would count
+    # twice what they were sent since, to miss nothing of what that one was.
     marks = tuple(_sum(page, name) for name in (*_STEPS, _RUNNING, _WAITING, _FIRST_TOKENS, _FINISHED, *_KV_USAGE))
     has_work = (isinstance(running, int) and running > 0) or (isinstance(waiting, int) and waiting > 0)
     counts_steps = any(mark is not None for mark in marks[: len(_STEPS)])
@@ -98,6 +110,9 @@ def read(metrics: str, before: Look | None) -> tuple[EngineReading, Look]:
             "kv_blocks_available": available,
             "prefill_latency_ms": _mean_ms(_PREFILL, totals, before),
             "decode_ms_per_token": _mean_ms(_DECODE, totals, before),
+            "prefill_tokens_total": prefilled,
+            **vllmtotals.totals_of(page),
+            "adapter_slots_free": slots_free_of(page),
         },
         asleep=any(
             sample.labels.get("sleep_state") == "awake" and sample.value == 0 for sample in page.get(_SLEEP, ())
@@ -106,16 +121,13 @@ def read(metrics: str, before: Look | None) -> tuple[EngineReading, Look]:
         frozen=frozen,
         started_at_s=started_at_s,
     )
-    return reading, Look(started_at_s, engines, totals, marks)
+    known = prefilled if isinstance(prefilled, int) else prefilled_before
+    return reading, Look(started_at_s, counters, drifts, totals, marks, known)
 
 
 def _by_engine(page: Page, name: str) -> dict[str, float]:
     """Sums per data-parallel engine; versions without the label have one engine."""
-    sums: dict[str, float] = {}
-    for sample in page.get(name, ()):
-        engine = sample.labels.get("engine", "")
-        sums[engine] = sums.get(engine, 0.0) + sample.value
-    return sums
+    return sums_by(page, name, "engine")
 
 
 def _sum(page: Page, name: str) -> float | None:
@@ -128,14 +140,10 @@ def _total(page: Page, name: str) -> Total | None:
     return None if seconds is None or count is None else Total(seconds, count)
 
 
-def _restarted(page: Page, started_at_s: float | None, totals: Mapping[str, Total], before: Look) -> bool:
+def _restarted(started_at_s: float | None, counters: Mapping[tuple[str, str], float], before: Look) -> bool:
     if None not in (started_at_s, before.started_at_s) and started_at_s != before.started_at_s:
         return True
-    first_tokens, finished = _by_engine(page, _FIRST_TOKENS), _by_engine(page, _FINISHED)
-    return any(
-        first_tokens.get(engine, math.inf) < known.first_tokens or finished.get(engine, math.inf) < known.finished
-        for engine, known in before.engines.items()
-    ) or any(name in totals and totals[name].count < known.count for name, known in before.totals.items())
+    return any(counters.get(counter, math.inf) < known for counter, known in before.counters.items())
 
 
 def _mean_ms(names: Sequence[str], totals: Mapping[str, Total], before: Look | None) -> float | str:
@@ -145,13 +153,13 @@ def _mean_ms(names: Sequence[str], totals: Mapping[str, Total], before: Look | N
     return f"{names[0]} is missing"
 
 
-def _decodes(page: Page, before: Look | None) -> tuple[int | str, dict[str, _Engine]]:
+def _decodes(page: Page, before: Look | None) -> tuple[int | str, dict[str, Drift]]:
     """Active decodes of all engines; if one engine's cannot be told, neither can the sum."""
     running, waiting = _by_engine(page, _RUNNING), _by_engine(page, _WAITING)
     first_tokens, finished = _by_engine(page, _FIRST_TOKENS), _by_engine(page, _FINISHED)
     counters = {engine: (first_tokens.get(engine), finished.get(engine)) for engine in running}
-    known = {} if before is None else before.engines
-    after: dict[str, _Engine] = {}
+    known = {} if before is None else before.drifts
+    after: dict[str, Drift] = {}
     decodes, reason = 0, None if running else f"{_RUNNING} is missing"
     for engine, (first, done) in counters.items():
         batch = count_of(running[engine], REQUESTS_MAX, _RUNNING)
@@ -161,9 +169,8 @@ def _decodes(page: Page, before: Look | None) -> tuple[int | str, dict[str, _Eng
         elif isinstance(batch, str) or isinstance(queue, str):
             reason = batch if isinstance(batch, str) else str(queue)
         else:
-            drift = known[engine].drift if engine in known else Drift()
-            count, drift = count_decodes(drift, first_tokens=first, finished=done, running=batch, waiting=queue)
-            after[engine] = _Engine(first, done, drift)
+            drift = known.get(engine, Drift())
+            count, after[engine] = count_decodes(drift, first_tokens=first, finished=done, running=batch, waiting=queue)
             if count is None:
                 reason = f"{_FIRST_TOKENS} and {_FINISHED} drift apart too fast"
             else:

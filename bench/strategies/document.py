@@ -1,0 +1,84 @@
+"""The simulated part of a document: from figures to text, and the text to its place between two marks."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from bench.engines.tables import Grid
+from bench.strategies import cases, checks, tables
+from bench.strategies.cases import Case, Scope
+from bench.strategies.tables import Found
+
+BEGIN: Final = "<!-- simulated -->"
+END: Final = "<!-- /simulated -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One question, and how it is answered."""
+
+    title: str
+    cases: Callable[[Scope], list[Case]]
+    grids: Callable[[Scope, Found], list[Grid]]
+    checks: Callable[[Scope, Found], list[str]]
+    """Sentences."""
+
+
+def _nothing(_scope: Scope, _found: Found) -> list[str]:
+    return []
+
+
+PARTS: Final[Mapping[str, Part]] = MappingProxyType(
+    {
+        "workloads": Part("Strategies", cases.of_workloads, tables.of_workloads, checks.of_workloads),
+        "snapshots": Part("The age of snapshots", cases.of_snapshots, tables.of_snapshots, checks.of_snapshots),
+        "weights": Part("Weights", cases.of_weights, tables.of_weights, _nothing),
+        "routers": Part("Several routers", cases.of_routers, tables.of_routers, _nothing),
+        "failing": Part("A node that fails", cases.of_failing, tables.of_failing, _nothing),
+    }
+)
+
+
+def written(parts: Iterable[str], scope: Scope, found: Found) -> str:
+    """The text of these parts, in Markdown."""
+    texts = [_about(scope)]
+    for name in parts:
+        part = PARTS[name]
+        texts += [f"### {part.title}", *(f"- {one}" for one in part.checks(scope, found))]
+        texts += [grid.markdown().rstrip() for grid in part.grids(scope, found)]
+    return "\n\n".join(texts).replace(".\n\n- ", ".\n- ")
+
+
+def placed(document: str, text: str) -> str | None:
+    """The document with this text between the marks; `None` if it does not have both, once and in order.
+
+    Of an empty document the text with the marks is all.
+    """
+    if not document:
+        document = f"{BEGIN}\n{END}\n"
+    before, begin, rest = document.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end) or BEGIN in rest or END in after:
+        return None
+    return f"{before}{BEGIN}\n{text}\n{END}{after}"
+
+
+def _about(scope: Scope) -> str:
+    numbers: dict[int, list[str]] = {}
+    for setting in scope.settings:
+        numbers.setdefault(scope.requests or setting.requests, []).append(setting.name)
+    requests = _listed([f"{number} ({_listed(names, '; ')})" for number, names in numbers.items()], "; ")
+    if len(numbers) == 1:
+        requests = str(next(iter(numbers)))
+    seeds = f"{scope.seeds} seeds" if scope.seeds > 1 else "one seed"
+    missing = [name for name in cases.SETTINGS if name not in {one.name for one in scope.settings}]
+    absent = f" Without {_listed(missing, '; ')}, whose traces were not at hand." if missing else ""
+    return (
+        f"Eight nodes, {seeds}; requests in each run: {requests}. Figures are means of the seeds; in brackets the "
+        f"greatest less the least.{absent}"
+    )
+
+
+def _listed(names: Sequence[str], between: str) -> str:
+    return between.join(names)

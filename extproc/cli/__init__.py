@@ -1,0 +1,28 @@
+"""The command line. Each command imports what it needs when it runs, so that `--help` is there at once."""
+
+import click
+
+from extproc.cli.offline import check, count, replay, simulate
+from extproc.cli.running import agent, demo, emulate, serve
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="extproc")
+def main() -> None:
+    """LLM-aware load balancing for Envoy.
+
+    \b
+    See it work, all on this machine:        extproc demo
+    Beside Envoy:                            extproc serve --config extproc.yaml
+    Beside an inference engine:              extproc agent --router 10.0.0.1:9004 --node-id gpu-1 \\
+                                               --engine http://127.0.0.1:8000 --host 10.0.0.2:8000
+    What is wrong with a configuration:      extproc check extproc.yaml
+    What an agent would report:              extproc agent … --print
+    Strategies side by side, simulated:      extproc simulate --trace generated:heavy --load 0.6,0.75
+    What another policy would have chosen:   extproc replay extproc.journal --strategy round-robin
+    An engine that needs no GPU:             extproc emulate --listen 127.0.0.1:8000
+    """
+
+
+for _command in (serve, check, count, agent, demo, emulate, simulate, replay):
+    main.add_command(_command)

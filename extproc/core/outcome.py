@@ -1,0 +1,32 @@
+"""How a request ended: values only."""
+
+import enum
+
+from msgspec import Struct
+
+
+class Ending(enum.Enum):
+    """What an answer says of its node."""
+
+    SERVED = "served"
+    """The node answered, whatever it said below 500."""
+    ERROR = "error"
+    """The node answered 500 or another 5xx of its own: it may be the request's fault."""
+    UNREACHABLE = "unreachable"
+    """502, 503, 504, or no answer: refused, reset, timed out."""
+    UNTOLD = "untold"
+    """The client left, or nothing is known: proves nothing."""
+
+
+class Answered(Struct, frozen=True):
+    """How a request fared, as the head of its answer or Envoy's access log tells it."""
+
+    request_id: str
+    ending: Ending
+    host: str | None = None
+    """Who served or was tried last, as `ip:port`; `None`: the node that was chosen."""
+    model: str | None = None
+    output_tokens: int | None = None
+    """By the engine's own count."""
+    over: bool = True
+    """False: only the head of the answer has come."""

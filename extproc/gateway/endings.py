@@ -1,0 +1,62 @@
+"""What a status or an access log's entry says of the node."""
+
+from typing import Final
+
+from extproc.core.outcome import Answered, Ending
+from extproc.gateway.accesslog import AnswerEnded
+
+_UNREACHABLE: Final = frozenset((502, 503, 504))
+_BROKEN: Final = frozenset(
+    (
+        "no_healthy_upstream",
+        "upstream_connection_failure",
+        "upstream_connection_termination",
+        "upstream_max_stream_duration_reached",
+        "upstream_protocol_error",
+        "upstream_remote_reset",
+        "upstream_request_timeout",
+    )
+)
+"""Envoy's flags for a node that could not be reached, broke off or took too long."""
+_CLIENT_LEFT: Final = frozenset(
+    ("downstream_connection_termination", "downstream_protocol_error", "downstream_remote_reset")
+)
+_IDLE: Final = "stream_idle_timeout"
+
+
+def of_status(status: int) -> Ending:
+    """What a status says that is the node's own, or Envoy's where it could not reach the node."""
+    if status in _UNREACHABLE:
+        return Ending.UNREACHABLE
+    if status >= 500:
+        return Ending.ERROR
+    return Ending.SERVED if status >= 100 else Ending.UNTOLD
+
+
+def of_entry(ended: AnswerEnded) -> Answered:
+    """What the balancer is told of an entry.
+
+    Names that are in no list, as of Envoys to come, and answers of Envoy's or ours prove nothing about a node; neither
+    does a good answer to what was no inference request: the API of a dead engine may live.
+    """
+    ending = _ending(ended)
+    if ending is Ending.SERVED and ended.model is None:
+        ending = Ending.UNTOLD
+    return Answered(
+        request_id=ended.request_id,
+        ending=ending,
+        host=ended.upstream_host,
+        model=ended.model,
+        output_tokens=ended.completion_tokens,
+    )
+
+
+def _ending(ended: AnswerEnded) -> Ending:
+    if ended.details.startswith("extproc_") or ended.status == 0 or not _CLIENT_LEFT.isdisjoint(ended.flags):
+        return Ending.UNTOLD
+    if not _BROKEN.isdisjoint(ended.flags):
+        return Ending.UNREACHABLE
+    if ended.details == "via_upstream":
+        return of_status(ended.status)
+    # Nothing came for too long. After a head (with its status) it may be a client that does not read.
+    return Ending.UNREACHABLE if _IDLE in ended.flags and ended.status == 504 else Ending.UNTOLD

@@ -1,0 +1,206 @@
+"""The lines of a journal: the calls that the balancer got, and what it decided.
+
+One JSON object a line, told apart by `call`. A file begins with a `Head`. What many lines would repeat, policies and
+lists of models, stands in a line of its own, and others name it by a number; each file has the lines of the numbers
+that it uses. There is nothing of a prompt but the hashes of its blocks, which are keyed with a secret of the process.
+"""
+
+import struct
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from extproc.core.decision import Candidate, Chosen, Decision, Refused, Unknown
+from extproc.core.outcome import Answered
+from extproc.core.request import InferenceRequest, Phase
+from extproc.core.snapshot import ServedModel
+
+FORMAT: Final = 1
+"""Of what is written here; another one is not read."""
+LINE_BYTES_MAX: Final = 1024 * 1024
+"""No line is longer. Prompts have 4,096 blocks at most, decisions 1,000 candidates; what is over it is not written."""
+BLOCK_BYTES: Final = 8
+"""One hash of a prompt's block, little-endian; JSON has them in Base64."""
+
+
+class _Line(Struct, frozen=True, tag_field="call", omit_defaults=True, forbid_unknown_fields=True):
+    pass
+
+
+class Head(_Line, frozen=True, tag="journal"):
+    """What the lines behind it belong to."""
+
+    format: int
+    version: str
+    """Of extproc."""
+    run: str
+    """One life of one `serve`."""
+    part: int
+    """Of the run, from 0: a number that is left out is a file that is gone."""
+    begins: bool
+    """Whether the run begins here: all that the balancer was told follows."""
+    started_at: str
+    """For people: when the run began, by the wall clock."""
+    started_s: float
+    """The same on the balancer's clock."""
+    settings: dict[str, Any]
+    """The balancer's."""
+
+
+class Policy(_Line, frozen=True, tag="policy"):
+    """A policy, and the number by which `Routed` names it."""
+
+    number: int
+    policy: dict[str, Any]
+
+
+class Models(_Line, frozen=True, tag="models"):
+    """A node's list of models, and the number by which `Reported` names it."""
+
+    number: int
+    models: tuple[ServedModel, ...]
+
+
+class Lost(_Line, frozen=True, tag="lost"):
+    """Here so many lines could not be written."""
+
+    lines: int
+
+
+class Reported(_Line, frozen=True, tag="reported"):
+    """`observe` of a snapshot."""
+
+    now_s: float
+    snapshot: dict[str, Any]
+    """What is known of it, without the models."""
+    models: int | None = None
+
+
+class Left(_Line, frozen=True, tag="left"):
+    """`observe` of a goodbye."""
+
+    now_s: float
+    node_id: str
+    boot_id: str
+
+
+class Decided(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What of a decision does not stand in the call already. One of the outcomes is there."""
+
+    strategy: str
+    chosen: Chosen | None = None
+    refused: Refused | None = None
+    unknown: Unknown | None = None
+    phase: Phase | None = None
+    uncached_tokens: int | None = None
+    candidates: tuple[Candidate, ...] = ()
+
+    @property
+    def node_id(self) -> str | None:
+        """The chosen node's."""
+        return None if self.chosen is None else self.chosen.node_id
+
+
+class Routed(_Line, frozen=True, tag="route"):
+    """`route`."""
+
+    now_s: float
+    policy: int
+    request: InferenceRequest
+    """Without its blocks."""
+    blocks: bytes = b""
+    decided: Decided | None = None
+    """`None`: it raised, a fault of ours."""
+
+
+class Uninspected(_Line, frozen=True, tag="route_uninspected"):
+    """`route_uninspected`."""
+
+    now_s: float
+    request_id: str
+    trace_id: str
+    decided: Decided | None = None
+
+
+class Recounted(_Line, frozen=True, tag="recount"):
+    """`recount`."""
+
+    request: InferenceRequest
+    blocks: bytes = b""
+
+
+class FirstToken(_Line, frozen=True, tag="first_token"):
+    """`first_token`."""
+
+    now_s: float
+    request_id: str
+
+
+class StreamLeft(_Line, frozen=True, tag="leave"):
+    """`leave`."""
+
+    now_s: float
+    request_id: str
+
+
+class Finished(_Line, frozen=True, tag="finish"):
+    """`finish`."""
+
+    now_s: float
+    request_id: str
+
+
+class Told(_Line, frozen=True, tag="answered"):
+    """`answered`."""
+
+    now_s: float
+    answered: Answered
+
+
+class Ticked(_Line, frozen=True, tag="tick"):
+    """`tick`."""
+
+    now_s: float
+
+
+Call = Reported | Left | Routed | Uninspected | Recounted | FirstToken | StreamLeft | Finished | Told | Ticked
+Line = Head | Policy | Models | Lost | Call
+
+encode = msgspec.json.Encoder().encode
+"""A line without its end. Raises for what JSON cannot hold: halves of surrogate pairs."""
+_decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
+
+
+def decode(raw: bytes) -> Line:
+    """A line. Raises `msgspec.DecodeError`, and `RecursionError` for deep nesting."""
+    return _decoder.decode(raw)
+
+
+def decided_of(decision: Decision) -> Decided:
+    """What a decision says beyond the call."""
+    outcome = decision.outcome
+    return Decided(
+        decision.strategy,
+        outcome if isinstance(outcome, Chosen) else None,
+        outcome if isinstance(outcome, Refused) else None,
+        outcome if isinstance(outcome, Unknown) else None,
+        decision.phase,
+        decision.uncached_tokens,
+        decision.candidates,
+    )
+
+
+def packed(blocks: tuple[int, ...]) -> bytes:
+    """A prompt's blocks as bytes. Raises `struct.error` for what has more than 64 bits."""
+    return struct.pack(f"<{len(blocks)}Q", *blocks) if blocks else b""
+
+
+def unpacked(blocks: bytes) -> tuple[int, ...]:
+    """The same back. Raises `struct.error` for a length that is not a multiple of `BLOCK_BYTES`."""
+    return struct.unpack(f"<{len(blocks) // BLOCK_BYTES}Q", blocks)
+
+
+def as_written(decided: Decided) -> Decided:
+    """The same as it comes back: JSON has no infinite costs."""
+    return msgspec.json.decode(encode(decided), type=Decided)

@@ -1,0 +1,221 @@
+"""A journal run through the balancer again: does the same come out, and what would another policy have chosen?
+
+Decisions are compared whole as long as the state is surely that of then. It is from a run's beginning on. Where the
+beginning is gone (its file was the oldest, and went), or lines were lost or are damaged, it only comes near to it as
+nodes report and requests end: prefixes, rates and turns remember for long. So decisions behind such a place are not
+compared until the next run begins; how many of them went to the same node is told for itself. In any case requests go
+where the journal says, whatever is decided here: one decision that differs does not spoil those behind it.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, assert_never
+
+from msgspec.structs import replace
+
+from extproc.core.decision import Decision
+from extproc.core.policy import RoutingPolicy, policy_from_mapping
+from extproc.core.settings import Fault
+from extproc.core.snapshot import NodeLeft, NodeReported, ServedModel, Snapshot
+from extproc.journal.lines import (
+    FORMAT,
+    Call,
+    Decided,
+    Finished,
+    FirstToken,
+    Head,
+    Left,
+    Lost,
+    Models,
+    Policy,
+    Recounted,
+    Reported,
+    Routed,
+    StreamLeft,
+    Ticked,
+    Told,
+    Uninspected,
+    decided_of,
+    unpacked,
+)
+from extproc.replay.follow import Follower
+from extproc.replay.other import Other
+from extproc.replay.read import Read, open_journal, settings_of, snapshot_of
+from extproc.replay.result import Doubt, Replayed, Tally
+
+NAMES_MAX: Final = 20_000
+"""Numbers that are remembered of a file; no journal of ours uses more."""
+PROGRESS_LINES: Final = 500
+
+
+def run(path: Path, other: Other | None, progress: Callable[[int, int], None]) -> Replayed | Fault:
+    """Replay a whole journal. `progress` is told the bytes read and those there are. Raises for no content of files."""
+    journal = open_journal(path)
+    if isinstance(journal, Fault):
+        return journal
+    replay = Replay(other)
+    for number, read in enumerate(journal):
+        replay.take(read)
+        if number % PROGRESS_LINES == 0:
+            progress(read.bytes_read, journal.bytes_total)
+    progress(journal.bytes_total, journal.bytes_total)
+    return replay.result(journal.files)
+
+
+class Replay:
+    """Takes a journal's lines in their order and drives a balancer by them. Raises for no line."""
+
+    def __init__(self, other: Other | None = None) -> None:
+        self._other = other
+        self._tally = Tally()
+        self._balancer: Follower | None = None
+        self._head: Head | None = None
+        self._policies: dict[int, RoutingPolicy] = {}
+        self._models: dict[int, tuple[ServedModel, ...]] = {}
+        self._doubt: Doubt | None = None
+        self._unreadable: Fault | None = None
+        """The line before; it may be the last of its run."""
+
+    def take(self, read: Read) -> None:
+        """Take the next line."""
+        where, line = read.where, read.line
+        self._tally.lines += 1
+        if self._unreadable is not None:
+            if isinstance(line, Head) and line.begins:
+                self._tally.cut += 1
+            else:
+                self._damaged(self._unreadable)
+            self._unreadable = None
+        match line:
+            case Fault():
+                self._unreadable = line
+            case Head():
+                self._begin(where, line)
+            case Policy() | Models() | Lost():
+                self._note(where, line)
+            case _:
+                fault = self._call(where, line)
+                if fault is not None:
+                    self._damaged(fault)
+
+    def result(self, files: tuple[str, ...] = ()) -> Replayed:
+        """What was found; no line may come after."""
+        if self._unreadable is not None:
+            self._tally.cut += 1
+            self._unreadable = None
+        return self._tally.result(files, None if self._other is None else str(self._other))
+
+    def _damaged(self, fault: Fault) -> None:
+        self._tally.damaged(fault)
+        self._doubt = self._doubt or Doubt.DAMAGED
+
+    def _begin(self, where: str, head: Head) -> None:
+        before, self._head = self._head, head
+        self._policies, self._models = {}, {}
+        self._tally.version(head.version)
+        if head.format != FORMAT:
+            self._balancer = None
+            self._damaged(Fault(f"{where}: format", f"{FORMAT}", f"{head.format}"))
+            return
+        same_run = before is not None and before.run == head.run and self._balancer is not None and not head.begins
+        if same_run and before is not None:
+            if head.part != before.part + 1:
+                self._doubt = self._doubt or Doubt.FILE_MISSING
+            return
+        self._tally.runs += 1
+        self._doubt = None if head.begins else Doubt.BEGINNING_GONE
+        settings = settings_of(where, head)
+        if isinstance(settings, Fault):
+            self._balancer = None
+            self._damaged(settings)
+        else:
+            self._balancer = Follower(settings, head.started_s)
+
+    def _note(self, where: str, line: Policy | Models | Lost) -> None:
+        match line:
+            case Policy(number=number, policy=mapping):
+                policy = policy_from_mapping(mapping)
+                if isinstance(policy, RoutingPolicy):
+                    _remember(self._policies, number, policy)
+                else:
+                    fault = policy[0]
+                    self._damaged(Fault(f"{where}: policy.{fault.path}", fault.wanted, fault.got))
+            case Models(number=number, models=models):
+                _remember(self._models, number, models)
+            case Lost(lines=lines):
+                self._tally.lines_lost += lines
+                self._doubt = self._doubt or Doubt.LINES_LOST
+
+    def _call(self, where: str, line: Call) -> Fault | None:
+        """Make one call again; or what is wrong with it."""
+        if self._balancer is None:
+            return Fault(where, "the first line of a journal before it", "none that can be used")
+        try:
+            return self._call_again(where, line, self._balancer)
+        except Exception as error:  # noqa: BLE001 - a hostile line may break any rule of the core
+            return Fault(where, "what a balancer can take", f"{type(error).__name__}: {error}"[:200])
+
+    def _call_again(self, where: str, line: Call, balancer: Follower) -> Fault | None:
+        match line:
+            case Reported():
+                snapshot = self._snapshot(where, line)
+                if isinstance(snapshot, Fault):
+                    return snapshot
+                balancer.observe(NodeReported(snapshot), line.now_s)
+            case Left(now_s=now_s):
+                balancer.observe(NodeLeft(line.node_id, line.boot_id), now_s)
+            case Routed():
+                policy = self._policies.get(line.policy)
+                if policy is None:
+                    return Fault(f"{where}: policy", "a number that a line before explains", f"{line.policy}")
+                self._route(where, line, policy, balancer)
+            case Uninspected(now_s=now_s, request_id=request_id):
+                got = _attempt(lambda: balancer.route_uninspected(request_id, line.trace_id, now_s))
+                self._tally.decided(where, request_id, line.decided, got, self._doubt)
+            case Recounted(request=request):
+                balancer.recount(replace(request, prompt_blocks=unpacked(line.blocks)))
+            case FirstToken(now_s=now_s, request_id=request_id):
+                balancer.first_token(request_id, now_s)
+            case StreamLeft(now_s=now_s, request_id=request_id):
+                balancer.leave(request_id, now_s)
+            case Finished(now_s=now_s, request_id=request_id):
+                balancer.finish(request_id, now_s)
+            case Told(now_s=now_s, answered=answered):
+                balancer.answered(answered, now_s)
+            case Ticked(now_s=now_s):
+                balancer.tick(now_s)
+            case _:
+                assert_never(line)
+        return None
+
+    def _snapshot(self, where: str, line: Reported) -> Snapshot | Fault:
+        models = None
+        if line.models is not None and (models := self._models.get(line.models)) is None:
+            return Fault(f"{where}: models", "a number that a line before explains", f"{line.models}")
+        return snapshot_of(where, line, models)
+
+    def _route(self, where: str, line: Routed, policy: RoutingPolicy, balancer: Follower) -> None:
+        request = replace(line.request, prompt_blocks=unpacked(line.blocks))
+        recorded, now_s = line.decided, line.now_s
+        if self._other is not None and recorded is not None:
+            other = self._other.of(policy)
+            would_be = _attempt(lambda: balancer.would_route(request, other, now_s))
+            if would_be is not None:
+                self._tally.beside(recorded, would_be)
+        node_id = None if recorded is None else recorded.node_id
+        got = _attempt(lambda: balancer.follow(request, policy, now_s, node_id))
+        self._tally.decided(where, request.request_id, recorded, got, self._doubt)
+
+
+def _attempt(decide: Callable[[], Decision]) -> Decided | None:
+    """What is decided; `None` where the balancer raises, as it may for hostile values, or once did for ours."""
+    try:
+        return decided_of(decide())
+    except Exception:  # noqa: BLE001 - compared like any other outcome
+        return None
+
+
+def _remember(names: dict[int, RoutingPolicy] | dict[int, tuple[ServedModel, ...]], number: int, named: object) -> None:
+    names[number] = named  # type: ignore[assignment]
+    if len(names) > NAMES_MAX:
+        del names[next(iter(names))]

@@ -1,0 +1,273 @@
+"""Strategies side by side: each at each load with each seed is a run of its own, over as many processes as there are.
+
+A seed chooses the arrivals, who wins ties and when agents look; all strategies get the same. What comes out does not
+depend on the number of processes.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from functools import lru_cache
+from multiprocessing import get_context
+from typing import Any, Final, TypeVar
+
+from msgspec import Struct
+
+from extproc.core.policy import RoutingPolicy, policy_from_mapping
+from extproc.core.settings import BalancerSettings, Fault
+from extproc.sim import workloads
+from extproc.sim.fleetplan import FleetPlan
+from extproc.sim.measures import Measures
+from extproc.sim.pacing import scaled
+from extproc.sim.saturation import REQUESTS_PER_NODE, capacity_per_s
+from extproc.sim.simulation import Setup, simulate
+from extproc.sim.steptime import StepCost
+from extproc.sim.traces import Arrival
+
+REFERENCE: Final = "reference"
+"""The look-ahead reference, which no router could be."""
+BASELINE: Final = "round-robin"
+"""What the others' figures are put in relation to."""
+STRATEGIES_MAX: Final = 100
+LOADS_MAX: Final = 100
+SEEDS_MAX: Final = 1000
+
+Progress = Callable[[str, int, int], None]
+"""Is told what is being done, how much of it is done, and how much there is."""
+
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+class Contender(Struct, frozen=True):
+    """A strategy as it takes part."""
+
+    name: str
+    policy: RoutingPolicy | None
+    """`None`: the reference."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What is compared."""
+
+    trace: str
+    """As `workloads.arrivals` takes it; must be readable."""
+    requests: int
+    fleet: FleetPlan
+    contenders: tuple[Contender, ...]
+    loads: tuple[float, ...]
+    """Shares of the capacity; over 1 is overload."""
+    seeds: int
+    routers: int = 1
+    snapshot_interval_s: float = 1.0
+    first_tokens: bool = False
+    lost_share: float = 0.0
+    delay_s: float = 0.001
+    settings: BalancerSettings = field(default_factory=BalancerSettings)
+    cost: StepCost = field(default_factory=StepCost)
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """One strategy at one load: means over the seeds; `None` where no run has the figure."""
+
+    strategy: str
+    load: float
+    rate_per_s: float
+    ngood: float
+    ngood_spread: float
+    """The best seed's less the worst's."""
+    ttft_p50_s: float | None
+    ttft_p90_s: float | None
+    ttft_p99_s: float | None
+    tpot_p99_s: float | None
+    slowdown: float | None
+    preemptions: float
+    prefix_hits: float
+    """Share 0..1 of the prompt tokens."""
+    refused: float
+    failed: float
+    per_node: dict[str, float]
+    """Share 0..1 of the requests that each node got."""
+    ngood_vs_round_robin: float | None
+    """This and the next two: ratios to round robin's figures at this load; `None` if that does not take part, or has
+    0."""
+    ttft_p90_vs_round_robin: float | None
+    slowdown_vs_round_robin: float | None
+
+
+class Compared(Struct, frozen=True):
+    """What a comparison found."""
+
+    rows: tuple[Row, ...]
+    """By load, then in the order of the contenders."""
+    capacity_per_s: float
+    """Mean over the seeds."""
+    cut: int
+    """Requests of the first seed that were longer than a node's context, and were cut to it."""
+
+
+class _Task(Struct, frozen=True):
+    contender: int
+    load: float
+    rate_per_s: float
+    seed: int
+
+
+class _Ran(Struct, frozen=True):
+    measures: Measures
+    cut: int
+
+
+def contender(text: str, base: Mapping[str, Any]) -> Contender | list[Fault]:
+    """A strategy by its name, or as `least-added-delay:first_token_weight=4` with settings of its policy.
+
+    `base` is the mapping of a policy for what the text does not set.
+    """
+    name, *settings = text.split(":")
+    if name == REFERENCE and not settings:
+        return Contender(text, None)
+    mapping = {**base, "strategy": name}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            return [Fault("strategy", "name:setting=value", repr(text)[:80])]
+        mapping[key] = value
+    policy = policy_from_mapping(mapping)
+    return policy if isinstance(policy, list) else Contender(text, policy)
+
+
+def compare(comparison: Comparison, jobs: int, progress: Progress) -> Compared:
+    """Run it all on so many processes; with one, in this one."""
+    if jobs == 1:
+        return _compare(comparison, None, progress)
+    # A fresh interpreter for each process: what is forked in the midst of threads may hang.
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        try:
+            return _compare(comparison, pool, progress)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _compare(comparison: Comparison, pool: ProcessPoolExecutor | None, progress: Progress) -> Compared:
+    seeds = range(comparison.seeds)
+    capacities = _each(_capacity, comparison, seeds, pool, _telling(progress, "capacity"))
+    tasks = [
+        _Task(place, load, load * capacities[seed], seed)
+        for seed in seeds  # first, so that a process seldom needs other arrivals
+        for load in comparison.loads
+        for place in range(len(comparison.contenders))
+    ]
+    ran = _each(_run, comparison, tasks, pool, _telling(progress, "runs"))
+    runs: dict[tuple[float, int], list[Measures]] = {}
+    for task, one in zip(tasks, ran, strict=True):
+        runs.setdefault((task.load, task.contender), []).append(one.measures)
+    capacity = math.fsum(capacities) / len(capacities)
+    rows = [
+        _row(contender.name, load, load * capacity, runs[load, place], _baseline(comparison, runs, load))
+        for load in comparison.loads
+        for place, contender in enumerate(comparison.contenders)
+    ]
+    return Compared(tuple(rows), capacity, ran[0].cut)
+
+
+def _each(
+    work: Callable[[Comparison, _Item], _Result],
+    comparison: Comparison,
+    items: Sequence[_Item],
+    pool: ProcessPoolExecutor | None,
+    progress: Callable[[int, int], None],
+) -> list[_Result]:
+    """What the work makes of each item, in their order."""
+    progress(0, len(items))
+    if pool is None:
+        results: list[_Result] = []
+        for item in items:
+            results.append(work(comparison, item))
+            progress(len(results), len(items))
+        return results
+    futures = [pool.submit(work, comparison, item) for item in items]
+    for done, future in enumerate(as_completed(futures), 1):
+        future.result()
+        progress(done, len(items))
+    return [future.result() for future in futures]
+
+
+def _telling(progress: Progress, what: str) -> Callable[[int, int], None]:
+    return lambda done, of: progress(what, done, of)
+
+
+def _capacity(comparison: Comparison, seed: int) -> float:
+    wanted = min(workloads.REQUESTS_MAX, max(comparison.requests, REQUESTS_PER_NODE * len(comparison.fleet.nodes)))
+    return capacity_per_s(_arrivals(comparison.trace, wanted, seed), comparison.fleet, comparison.cost)
+
+
+def _run(comparison: Comparison, task: _Task) -> _Ran:
+    arrivals = scaled(_arrivals(comparison.trace, comparison.requests, task.seed), task.rate_per_s)
+    setup = Setup(
+        fleet=comparison.fleet,
+        policy=comparison.contenders[task.contender].policy,
+        settings=comparison.settings,
+        cost=comparison.cost,
+        routers=comparison.routers,
+        snapshot_interval_s=comparison.snapshot_interval_s,
+        first_tokens=comparison.first_tokens,
+        lost_share=comparison.lost_share,
+        delay_s=comparison.delay_s,
+        seed=task.seed,
+    )
+    run = simulate(arrivals, setup)
+    return _Ran(run.measures, run.cut)
+
+
+@lru_cache(maxsize=1)
+def _arrivals(trace: str, requests: int, seed: int) -> list[Arrival]:
+    found = workloads.arrivals(trace, requests, seed)
+    assert not isinstance(found, Fault), "it was readable"
+    return found
+
+
+def _baseline(
+    comparison: Comparison, runs: Mapping[tuple[float, int], list[Measures]], load: float
+) -> list[Measures] | None:
+    names = [contender.name for contender in comparison.contenders]
+    return runs[load, names.index(BASELINE)] if BASELINE in names else None
+
+
+def _row(name: str, load: float, rate_per_s: float, runs: list[Measures], baseline: list[Measures] | None) -> Row:
+    ngoods = [one.ngood for one in runs]
+    return Row(
+        strategy=name,
+        load=load,
+        rate_per_s=rate_per_s,
+        ngood=math.fsum(ngoods) / len(ngoods),
+        ngood_spread=max(ngoods) - min(ngoods),
+        ttft_p50_s=_mean(runs, lambda one: one.ttft_p50_s),
+        ttft_p90_s=_mean(runs, lambda one: one.ttft_p90_s),
+        ttft_p99_s=_mean(runs, lambda one: one.ttft_p99_s),
+        tpot_p99_s=_mean(runs, lambda one: one.tpot_p99_s),
+        slowdown=_mean(runs, lambda one: one.slowdown),
+        preemptions=math.fsum(one.preemptions for one in runs) / len(runs),
+        prefix_hits=math.fsum(one.prefix_hit_share for one in runs) / len(runs),
+        refused=math.fsum(one.refused for one in runs) / len(runs),
+        failed=math.fsum(one.failed for one in runs) / len(runs),
+        per_node={node: math.fsum(one.node_shares[node] for one in runs) / len(runs) for node in runs[0].node_shares},
+        ngood_vs_round_robin=_ratio(runs, baseline, lambda one: one.ngood),
+        ttft_p90_vs_round_robin=_ratio(runs, baseline, lambda one: one.ttft_p90_s),
+        slowdown_vs_round_robin=_ratio(runs, baseline, lambda one: one.slowdown),
+    )
+
+
+def _mean(runs: Sequence[Measures], figure: Callable[[Measures], float | None]) -> float | None:
+    known = [value for one in runs if (value := figure(one)) is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def _ratio(
+    runs: Sequence[Measures], baseline: Sequence[Measures] | None, figure: Callable[[Measures], float | None]
+) -> float | None:
+    ours, theirs = _mean(runs, figure), None if baseline is None else _mean(baseline, figure)
+    return None if ours is None or not theirs else ours / theirs

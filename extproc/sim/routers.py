@@ -1,0 +1,89 @@
+"""The routers of a simulation: balancers, each with its share of the requests, that know what agents and answers tell.
+
+Nothing is decided here: this turns what the simulation has into the balancer's calls.
+"""
+
+from typing import Final
+
+from xxhash import xxh3_64_intdigest
+
+from extproc.core.balancer import Balancer
+from extproc.core.decision import Outcome
+from extproc.core.outcome import Answered, Ending
+from extproc.core.policy import RoutingPolicy
+from extproc.core.request import Endpoint, InferenceRequest, TokenCount
+from extproc.core.settings import BalancerSettings
+from extproc.core.snapshot import NodeEvent
+from extproc.sim.sampling import MODEL
+from extproc.sim.traces import Arrival
+
+REPORTS_FRESH: Final = 3.0
+"""A snapshot is trusted for so many intervals at least, and known for one more: as an operator would set it."""
+
+
+def as_operators_set(settings: BalancerSettings, interval_s: float) -> BalancerSettings:
+    """The settings, where they would not trust a node for as long as it takes to report again, with longer times."""
+    nodes = settings.nodes
+    fresh_s = max(nodes.fresh_s, REPORTS_FRESH * interval_s)
+    stale_s = max(nodes.stale_s, (REPORTS_FRESH + 1) * interval_s)
+    changed = {"fresh_s": fresh_s, "stale_s": stale_s, "member_s": max(nodes.member_s, stale_s)}
+    return settings.model_copy(update={"nodes": nodes.model_copy(update=changed)})
+
+
+class Routers:
+    """So many balancers, begun at a time of the simulation. A request's id says which of them has it."""
+
+    def __init__(
+        self, count: int, policy: RoutingPolicy, settings: BalancerSettings, began_s: float, lost_share: float
+    ) -> None:
+        self._policy = policy
+        self._balancers = [Balancer(settings, began_s) for _ in range(count)]
+        self._lost_below = int(lost_share * 2**64)
+
+    @property
+    def requests_open(self) -> int:
+        """Requests that they hold as sent and not finished."""
+        return sum(balancer.requests_open for balancer in self._balancers)
+
+    def route(self, request_id: str, arrival: Arrival, now_s: float) -> Outcome:
+        """Where a request shall go."""
+        prompt = TokenCount(arrival.prompt_tokens, exact=True)
+        request = InferenceRequest(request_id, MODEL, Endpoint.CHAT, prompt, prompt_blocks=arrival.prompt_blocks)
+        return self._of(request_id).route(request, self._policy, now_s).outcome
+
+    def first_token(self, request_id: str, now_s: float) -> None:
+        """The answer begins."""
+        self._of(request_id).first_token(request_id, now_s)
+
+    def unreachable(self, request_id: str, now_s: float) -> None:
+        """The node answered with an error at once."""
+        self._of(request_id).answered(Answered(request_id, Ending.UNREACHABLE), now_s)
+
+    def ended(self, request_id: str, output_tokens: int, now_s: float) -> None:
+        """The answer is complete; of some nobody is told so."""
+        balancer = self._of(request_id)
+        if _number("lost", request_id) < self._lost_below:
+            balancer.leave(request_id, now_s)
+        else:
+            balancer.answered(Answered(request_id, Ending.SERVED, model=MODEL, output_tokens=output_tokens), now_s)
+
+    def observe(self, event: NodeEvent, now_s: float) -> None:
+        """Agents tell all of them."""
+        for balancer in self._balancers:
+            balancer.observe(event, now_s)
+
+    def tick(self, now_s: float) -> None:
+        """Time passes."""
+        for balancer in self._balancers:
+            balancer.tick(now_s)
+
+    def _of(self, request_id: str) -> Balancer:
+        if len(self._balancers) == 1:
+            return self._balancers[0]
+        # Not in turn: routers do not know of each other, and so neither do their round robins.
+        return self._balancers[_number("router", request_id) % len(self._balancers)]
+
+
+def _number(purpose: str, request_id: str) -> int:
+    """From 0 to 2**64 - 1, thrown by the request for this purpose."""
+    return xxh3_64_intdigest(f"{purpose} {request_id}".encode())

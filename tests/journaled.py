@@ -1,0 +1,181 @@
+"""Random lives of a balancer, and journals of them."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+from msgspec.structs import replace
+
+from extproc.config import Config, JournalSettings
+from extproc.core.balancer import Balancer
+from extproc.core.cost import STRATEGIES
+from extproc.core.outcome import Answered, Ending
+from extproc.core.policy import RoutingPolicy
+from extproc.core.request import InferenceRequest, TokenCount
+from extproc.core.settings import EjectionSettings, PrefixSettings
+from extproc.core.snapshot import NodeLeft, NodeReported, NodeState, ServedModel
+from extproc.journal.balancer import JournaledBalancer, balancer, close
+from tests.core.fleet import MODEL, request, snapshot
+
+START_S = 5000.0
+NODES = "abc"
+MODEL_LISTS = (
+    (ServedModel(MODEL, context_length_tokens=8192),),
+    (ServedModel(MODEL), ServedModel("adapter", loaded=False)),
+    (),
+    None,
+)
+POLICIES = [RoutingPolicy(name=name, strategy=name) for name in STRATEGIES]
+TEXTS = st.sampled_from(["", "x", "é\n\x1b", '"\\'])
+
+Call = tuple[str, dict[str, Any]]
+
+
+def _call(name: str, **arguments: SearchStrategy[Any]) -> SearchStrategy[Call]:
+    return st.tuples(st.just(name), st.fixed_dictionaries(arguments))
+
+
+def _counts(most: int) -> SearchStrategy[int | None]:
+    return st.none() | st.integers(0, most)
+
+
+_REPORT = _call(
+    "report",
+    node=st.sampled_from(NODES),
+    boot_id=st.sampled_from(["boot-1", "boot-1", "boot-1", "boot-2"]),
+    sample_age_s=st.sampled_from([0.0, 0.1, 3.0, 11.0]),
+    state=st.sampled_from([NodeState.READY, NodeState.READY, NodeState.READY, NodeState.LOADING, NodeState.DRAINING]),
+    models=st.sampled_from(MODEL_LISTS),
+    kv_usage=st.none() | st.floats(0, 1),
+    kv_blocks_total=st.sampled_from([10, 1000, 1000]),
+    pending_prefills=_counts(3),
+    requests_running=st.sampled_from([None, 0, 0, 5]),
+    requests_waiting=st.sampled_from([None, 0, 0, 3]),
+    decode_ms_per_token=st.none() | st.floats(0, 100),
+    prefill_tokens_total=_counts(100_000),
+    prefill_seconds_total=st.floats(0, 100),
+    first_tokens_total=_counts(100),
+    prefix_hits_total=_counts(100_000),
+    adapter_slots_free=_counts(1),
+    round_trip_s=st.floats(0, 0.5),
+    weight=st.floats(0.1, 3),
+)
+_ROUTE = _call(
+    "route",
+    tokens=st.integers(0, 9000),
+    chain=st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 3)),
+    policy=st.sampled_from(POLICIES),
+    model=st.sampled_from([MODEL, MODEL, MODEL, "adapter", "nobody's"]),
+    exact=st.booleans(),
+    sequences=st.integers(1, 3),
+    output_tokens_max=st.sampled_from([None, 0, 100]),
+    trace_id=TEXTS,
+)
+_WHICH = st.integers(0, 8)
+_REST = st.one_of(
+    _call("uninspected", trace_id=TEXTS),
+    _call("recount", which=_WHICH, tokens=st.integers(0, 9000)),
+    _call("first_token", which=_WHICH),
+    _call("leave", which=_WHICH),
+    _call("finish", which=_WHICH),
+    _call(
+        "answered",
+        which=_WHICH,
+        ending=st.sampled_from(Ending),
+        host=st.sampled_from([None, snapshot("a").host, snapshot("b").host, "10.9.9.9:1"]),
+        model=st.sampled_from([None, MODEL]),
+        output_tokens=_counts(500),
+        over=st.booleans(),
+    ),
+    _call("left", node=st.sampled_from(NODES), boot_id=st.sampled_from(["boot-1", "boot-2"])),
+    _call("tick"),
+    _call("settle"),
+    _call("wait", seconds=st.sampled_from([0.01, 0.3, 1.5, 7.0, 700.0])),
+)
+LIVES = st.lists(_REPORT | _ROUTE | _ROUTE | _REST, min_size=1, max_size=50)
+"""What may happen to a balancer; often enough its nodes are there."""
+
+
+def live(one: Balancer, life: Iterable[Call], name: str = "r") -> None:
+    """Make these calls, at times that begin after the start. Request ids are the name and a number from 1."""
+    now_s = START_S + 60
+    sent: list[InferenceRequest] = []
+    for number, (call, values) in enumerate(life):
+        arguments = dict(values)
+        now_s += 0.005
+        which = f"{name}{len(sent) - arguments.pop('which', 0)}"
+        match call:
+            case "report":
+                node_id = arguments.pop("node")
+                one.observe(NodeReported(snapshot(node_id, sequence=number + 1, **arguments)), now_s)
+            case "left":
+                one.observe(NodeLeft(arguments["node"], arguments["boot_id"]), now_s)
+            case "route":
+                policy, (chain, shared, own) = arguments.pop("policy"), arguments.pop("chain")
+                # Three families of prompts with a beginning in common; hashes have 64 bits.
+                blocks = [2**64 - 1 - chain * 1000 - place for place in range(shared)]
+                blocks += [number * 1000 + place for place in range(own)]
+                sent.append(request(f"{name}{len(sent) + 1}", prompt_blocks=tuple(blocks), **arguments))
+                one.route(sent[-1], policy, now_s)
+            case "uninspected":
+                one.route_uninspected(f"u{number}", arguments["trace_id"], now_s)
+            case "recount":
+                known = next((asked for asked in sent if asked.request_id == which), None)
+                if known is not None:
+                    one.recount(replace(known, prompt=TokenCount(arguments["tokens"], exact=True)))
+            case "first_token":
+                one.first_token(which, now_s)
+            case "leave":
+                one.leave(which, now_s)
+            case "finish":
+                one.finish(which, now_s)
+            case "answered":
+                one.answered(Answered(which, **arguments), now_s)
+            case "tick":
+                one.tick(now_s)
+            case "settle":
+                one.settle()
+            case "wait":
+                now_s += arguments["seconds"]
+            case _:
+                raise AssertionError(call)
+
+
+FLEET: list[Call] = [("report", {"node": node_id}) for node_id in NODES]
+"""All nodes are ready."""
+
+
+def routes(count: int, **changes: Any) -> list[Call]:
+    """So many requests alike, each over before the next but two."""
+    route = {"tokens": 500, "chain": (0, 5, 1), "policy": RoutingPolicy()} | changes
+    return [call for _ in range(count) for call in (("route", route), ("finish", {"which": 2}))]
+
+
+def config(path: Path | None, **journal: Any) -> Config:
+    """Small limits, so that they are met."""
+    settings = JournalSettings.model_construct(path=path, **({"file_bytes_max": 2**26, "files_max": 4} | journal))
+    return Config.model_construct(
+        journal=settings,
+        prefix=PrefixSettings(index_bytes_max=256 * 100, node_tokens=64 * 60),
+        ejection=EjectionSettings(share_max=1),
+        candidates_kept_max=2,
+    )
+
+
+def no_fault() -> None:
+    raise AssertionError("the journal could not be written")
+
+
+def journaled(path: Path, **journal: Any) -> JournaledBalancer:
+    one = balancer(config(path, **journal), START_S, no_fault)
+    assert isinstance(one, JournaledBalancer), one
+    return one
+
+
+def write(path: Path, life: Iterable[Call], **journal: Any) -> None:
+    """A journal of one life."""
+    one = journaled(path, **journal)
+    live(one, life)
+    close(one)
