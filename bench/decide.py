@@ -62,6 +62,7 @@ def report(number: int, sequence: int) -> NodeReported:
             active_decodes=3,
             requests_running=4 + OPEN_A_NODE // 2,
             requests_waiting=number % 3,
+            decode_ms_per_token=20 + number % 7 + sequence % 5 / 10,
             prefill_tokens_total=sequence * 4000,
             prefill_seconds_total=sequence * 0.5,
             first_tokens_total=sequence * 4,

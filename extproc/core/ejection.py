@@ -9,6 +9,7 @@ from extproc.core.settings import EjectionSettings
 DOUBLINGS_MAX = 32
 """Of the time that a node is out: it may fail its trials for days."""
 FAILED_KEPT = 16
+"""Failed requests of a node that are remembered, so that none counts twice."""
 SILENT_PROBES_MAX = 3
 """Trials that ended without a word about how; then the node counts as well."""
 VERDICT_S = 2.0
@@ -38,7 +39,7 @@ class _State:
 class Ejections:
     """Which nodes are out.
 
-        well ── failures in a row ──► out for 1, 2, 4 … s ──► on trial ── an answer ──► well
+        well ── failures in a row ──► out for 5, 10, 20 … s ──► on trial ── an answer ──► well
                                            ▲                      │
                                            └───── a failure ──────┘
 

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from extproc.core.prefix import ENTRY_BYTES, PrefixIndex
+from extproc.core.request import PROMPT_BLOCK_TOKENS
+from extproc.core.settings import PrefixSettings
 
 PLENTY = 10**9
 
@@ -186,3 +188,8 @@ class IndexAgainstLists(RuleBasedStateMachine):
 
 
 TestIndexAgainstLists = IndexAgainstLists.TestCase
+
+
+def test_the_index_holds_a_hundred_caches_of_the_assumed_size_by_default() -> None:
+    settings = PrefixSettings()
+    assert settings.index_bytes_max // ENTRY_BYTES >= 100 * settings.node_tokens // PROMPT_BLOCK_TOKENS
