@@ -107,15 +107,20 @@ class Fleet:
         return Serve(child, *await _listening(child, "extproc", "agents", "admin"))
 
     async def envoy(
-        self, serve: Serve, known: Sequence[TcpAddress], *, listen: TcpAddress = ANY_PORT, bootstrap: Path = BOOTSTRAP
+        self,
+        serve: Serve | None,
+        known: Sequence[TcpAddress],
+        *,
+        listen: TcpAddress = ANY_PORT,
+        bootstrap: Path = BOOTSTRAP,
     ) -> Envoy:
-        """Start Envoy with a bootstrap, its addresses replaced by those of the running parts."""
+        """Start Envoy with a bootstrap, its addresses replaced by those of the running parts; `None`: without serve."""
         placed = envoyconf.read_bootstrap(bootstrap)
         envoyconf.place(
             placed,
             admin=ANY_PORT,
             listeners={"llm": listen},
-            clusters={"extproc": [serve.extproc], "known-nodes": known},
+            clusters={"known-nodes": known} if serve is None else {"known-nodes": known, "extproc": [serve.extproc]},
         )
         config, admin_file = self.folder / "envoy.json", self.folder / "envoy-admin"
         config.write_text(envoyconf.bootstrap_json(placed))

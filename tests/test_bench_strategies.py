@@ -200,6 +200,17 @@ def test_a_strategy_that_falls_behind_is_told_so() -> None:
     assert told[-1].endswith("missed.")
 
 
+def test_what_was_refused_is_told() -> None:
+    found = made_up(PARTS["workloads"].cases(SMALL), {})
+    assert not any("Refused" in told for told in checks.of_workloads(SMALL, found))
+    for case, one in found.items():
+        if (case.setting, case.load, case.first_tokens) == ("heavy", 0.75, False):
+            refused = {"random": 30, "round-robin": 40}.get(case.strategy, 0)
+            found[case] = Figures(case, 10.0, msgspec.structs.replace(one.measures, refused=refused))
+    (told,) = (told for told in checks.of_workloads(SMALL, found) if "Refused" in told)
+    assert told.endswith("was a share of .30 to .40 by 2 strategies (heavy, 75 %).")
+
+
 @pytest.mark.parametrize(("worst", "answer"), [(0.485, "met"), (0.475, "missed")])
 def test_what_snapshots_do_is_held_to_its_bound(worst: float, answer: str) -> None:
     scope = Scope(tuple(SETTINGS[name] for name in SNAPSHOTS_OF), seeds=1)

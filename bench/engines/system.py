@@ -20,7 +20,7 @@ from bench.engines.scenarios import Node, Variant
 from bench.engines.workloads import MODEL
 from extproc.address import TcpAddress
 from extproc.children import Child
-from extproc.fleet import BOOTSTRAP, Engine, Fleet, Serve
+from extproc.fleet import BOOTSTRAP, Engine, Fleet
 from extproc.traffic import Answer, Ask, ask, completion
 
 REPORT_INTERVAL_S: Final = 1.0
@@ -73,9 +73,7 @@ async def started(folder: Path, nodes: Sequence[Node], variant: Variant) -> Asyn
         known = [engine.address for engine in engines]
         groups: dict[str, Sequence[Child]] = {engine.name: [engine.child] for engine in engines}
         if variant.policy is None:
-            # The bootstrap's cluster `extproc` needs an address; nothing refers to it any more.
-            nobody = Serve(engines[0].child, known[0], known[0], known[0])
-            envoy = await fleet.envoy(nobody, known, bootstrap=without_extproc(folder, variant))
+            envoy = await fleet.envoy(None, known, bootstrap=without_extproc(folder, variant))
         else:
             policy = variant.policy.model_dump(mode="json", exclude={"name"})
             config = {"nodes": {"report_interval_s": REPORT_INTERVAL_S}, "policies": {"default": policy}}
@@ -124,13 +122,12 @@ def without_extproc(folder: Path, variant: Variant) -> Path:
         route.pop("typed_per_filter_config", None)
         if variant.with_session and "route" in route:
             route["route"]["hash_policy"] = [{"header": {"header_name": "x-session"}}]
+    resources["clusters"] = [one for one in resources["clusters"] if one["name"] != "extproc"]
     for cluster in resources["clusters"]:
         if cluster["name"] == "known-nodes":
             cluster["lb_policy"] = variant.lb_policy
             if variant.outlier_detection:
                 cluster["outlier_detection"] = {"max_ejection_percent": EJECTED_PERCENT_MAX}
-        elif cluster["name"] == "extproc":
-            del cluster["health_checks"]
     path = folder / "without.yaml"
     path.write_text(yaml.safe_dump(bootstrap))
     return path

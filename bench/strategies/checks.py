@@ -5,7 +5,7 @@ from typing import Final
 
 from bench.strategies import spread
 from bench.strategies.cases import CONTENDERS, INTERVALS_S, LOADS, SNAPSHOTS_OF, STRATEGY, Scope
-from bench.strategies.spread import NGOOD, SLOWDOWN, Quantity, Spread, percent, trimmed
+from bench.strategies.spread import NGOOD, REFUSED, SLOWDOWN, Quantity, Spread, percent, trimmed
 from bench.strategies.tables import Found
 from extproc.core.cost import STRATEGIES
 from extproc.sim.comparison import REFERENCE
@@ -30,6 +30,9 @@ def of_workloads(scope: Scope, found: Found) -> list[str]:
             with_them = spread.mean_over(found, cases, quantity, scope.seeds)
             if with_them is not None:
                 told.append(f"With first tokens as they come it has {with_them.shown(quantity.digits)}.")
+    refused = _refused(scope, found)
+    if refused:
+        told.append(f"Refused, and not in slowdown and TTFT, was a share of {refused}.")
     means = _means(scope, found, NGOOD, LOADS[0])
     if STRATEGY in means and REFERENCE in means:
         share = means[STRATEGY].mean / means[REFERENCE].mean
@@ -117,6 +120,20 @@ def _elsewhere(scope: Scope, found: Found, quantity: Quantity, load: float) -> s
     if not behind:
         return f"In no workload is another strategy ahead of it by {matters} or more."
     return f"Another is ahead of it by {matters} or more in {'; '.join(behind)}."
+
+
+def _refused(scope: Scope, found: Found) -> str:
+    """Where routers found every node full: the shares of the strategies, from the least to the greatest."""
+    told = []
+    for setting in scope.settings:
+        for load in LOADS:
+            shares = [
+                share.mean for share in _means(scope, found, REFUSED, load, setting.name).values() if share.mean >= 0.01
+            ]
+            if shares:
+                least, most = trimmed(min(shares), 2), trimmed(max(shares), 2)
+                told.append(f"{least} to {most} by {len(shares)} strategies ({setting.name}, {percent(load)})")
+    return "; ".join(told)
 
 
 def _met(holds: bool) -> str:

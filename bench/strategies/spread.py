@@ -30,6 +30,7 @@ SLOWDOWN = Quantity("slowdown", lambda measures: measures.slowdown, 2, more_is_b
 TTFT_P90_S = Quantity("TTFT p90, s", lambda measures: measures.ttft_p90_s, 2, more_is_better=False)
 TTFT_P99_S = Quantity("TTFT p99, s", lambda measures: measures.ttft_p99_s, 1, more_is_better=False)
 FAILED = Quantity("saw an error", lambda measures: measures.failed, 0, more_is_better=False)
+REFUSED = Quantity("refused", lambda measures: measures.refused / measures.requests, 3, more_is_better=False)
 MISSED = Quantity(
     "outside the objectives",
     lambda measures: round(measures.requests * (1 - measures.ngood)),

@@ -50,6 +50,8 @@ class Prospects(Struct, frozen=True):
     """Expected length of the answer: o."""
     first_token_weight: float = 2.0
     """How much a second of this request's own wait counts against a second of others' delay: w."""
+    crowding_weight: float = 0.125
+    """How much a second of prompt work ahead counts for each sequence that it holds up: c."""
     output_token_weight: float = 2.0
     """Tokens of prefill that hold up others as much as a token of the answer: v."""
     load_score: LoadScoreWeights = LoadScoreWeights()
@@ -61,18 +63,20 @@ Strategy = Callable[[Prospects], list[float]]
 def least_added_delay(prospects: Prospects) -> list[float]:
     """Seconds of delay that the request adds: its own wait for the first token, and what its work does to others.
 
-    cost = (w·W + (u + v·o)·(1 + n)) / r
+    cost = ((w + c·n)·W + (u + v·o)·(1 + n)) / r
 
     W is the prompt work ahead of it in tokens, u its own, o the expected length of its answer, n the sequences at the
     node, r the node's prefill rate. w·W/r + u/r is its wait for the first token, u·n/r the time by which its prefill
     holds up the n others, v·o·n/r the time by which its decoding and theirs hold each other up: in a step a decoding
-    sequence costs about as much as a token of prefill and a half, and holds up and is held up. So a request that is
-    heavy on prefill avoids nodes with many decodes and queued prefills, one that is not hardly minds, and one with a
-    long answer keeps to where few are. Source: a simulation of vLLM-like engines on public traces, docs/results.md.
+    sequence costs about as much as a token and a half of prefill, and holds up and is held up. c·n·W/r keeps it from
+    where many are held up already: harm to a few is worse than the same harm to many. So a request that is heavy on
+    prefill avoids nodes with many decodes and queued prefills, one that is not hardly minds, and one with a long answer
+    keeps to where few are. Source: a simulation of vLLM-like engines on public traces, docs/results.md.
     """
-    first_token, work = prospects.first_token_weight, prospects.output_token_weight * prospects.output_tokens
+    wait, crowding = prospects.first_token_weight, prospects.crowding_weight
+    answer = prospects.output_token_weight * prospects.output_tokens
     return [
-        (first_token * ahead + (uncached + work) * (1 + node.in_flight)) / rate
+        ((wait + crowding * node.in_flight) * ahead + (uncached + answer) * (1 + node.in_flight)) / rate
         for node, uncached, ahead, rate in zip(
             prospects.nodes,
             prospects.uncached_tokens,

@@ -22,6 +22,8 @@ class RoutingPolicy(BaseModel):
     first_token_weight: float = Field(2.0, ge=0, le=1000, allow_inf_nan=False)
     """`least-added-delay`: what a second that the request waits for its first token counts against a second by which it
     delays others."""
+    crowding_weight: float = Field(0.125, ge=0, le=1000, allow_inf_nan=False)
+    """`least-added-delay`: what a second of prompt work ahead counts more for each sequence that it holds up."""
     output_token_weight: float = Field(2.0, ge=0, le=1000, allow_inf_nan=False)
     """`least-added-delay`: tokens of prefill that hold up other sequences as much as one token of the answer does."""
     leave_after_first_token: bool = False

@@ -112,6 +112,7 @@ def decide(
         _prefill_rates(eligible, settings.nodes, now_s),
         output_tokens * request.sequences,
         policy.first_token_weight,
+        policy.crowding_weight,
         policy.output_token_weight,
         policy.weights,
     )

@@ -88,7 +88,8 @@ def prospects(
     turn: int = 0,
     **changes: Any,
 ) -> Prospects:
-    """A request of 100 tokens before these nodes, each of which computes 1000 tokens a second."""
+    """A request of 100 tokens before these nodes, each of which computes 1000 tokens a second; crowding counts not."""
+    changes.setdefault("crowding_weight", 0.0)
     return Prospects(
         request_id,
         phase,

@@ -69,6 +69,13 @@ def test_an_answer_delays_all_whom_it_joins_by_its_tokens_times_their_weight(
     assert least_added_delay(asked) == pytest.approx([seconds])
 
 
+@pytest.mark.parametrize(("crowding", "seconds"), [(0.0, 1.4), (0.125, 1.5875), (1.0, 2.9)])
+def test_work_ahead_counts_more_where_more_are_held_up_by_it(crowding: float, seconds: float) -> None:
+    """500 tokens ahead, 100 of its own, three sequences there, 1000 tokens a second."""
+    asked = prospects([node("a", 3, 500)], [100], [1000.0], crowding_weight=crowding)
+    assert least_added_delay(asked) == pytest.approx([seconds])
+
+
 @pytest.mark.parametrize(("output", "cheapest"), [(0, 0), (150, 0), (170, 1), (10_000, 1)])
 def test_a_request_with_a_long_answer_keeps_to_where_few_are(output: int, cheapest: int) -> None:
     """(100 + 2·o)·41 against 2·8000 + (100 + 2·o)·3: equal at 160 tokens."""

@@ -107,5 +107,18 @@ def test_the_weights_of_the_first_token_and_of_the_answer_are_the_policys(
         snapshot("decoding", requests_running=20, active_decodes=20),
         snapshot("prefilling", requests_running=1, pending_prefills=1),
     )
-    policy = RoutingPolicy(first_token_weight=first_token_weight, output_token_weight=output_token_weight)
+    policy = RoutingPolicy(
+        first_token_weight=first_token_weight, output_token_weight=output_token_weight, crowding_weight=0
+    )
     assert node_of(fleet.would_route(request(tokens=100, output_tokens_max=100), policy, NOW_S)) == chosen
+
+
+@pytest.mark.parametrize(("crowding_weight", "chosen"), [(0.0, "waiting"), (0.19, "waiting"), (0.21, "decoding")])
+def test_the_weight_of_crowding_is_the_policys(crowding_weight: float, chosen: str) -> None:
+    """(2 + c·5)·1000 + 100·6 where five wait for the work ahead, and 100·36 at the other node: equal at c = 0.2."""
+    fleet = balancer(
+        snapshot("waiting", requests_running=5, pending_prefills=1),
+        snapshot("decoding", requests_running=35, active_decodes=35),
+    )
+    policy = RoutingPolicy(crowding_weight=crowding_weight, output_token_weight=0)
+    assert node_of(fleet.would_route(request(tokens=100), policy, NOW_S)) == chosen
