@@ -20,10 +20,11 @@ LOADS: Final = (0.6, 0.75)
 """Shares of the measured capacity."""
 INTERVALS_S: Final = (0.2, 1.0, 2.0, 5.0)
 """Between snapshots."""
-FIRST_TOKEN_WEIGHTS: Final = (1, 2, 4)
-"""w of least-added-delay."""
-OUTPUT_TOKEN_WEIGHTS: Final = (0, 2, 4)
-"""v of least-added-delay."""
+WEIGHTS: Final = (
+    *((w, v, 0) for w in (1, 2, 4) for v in (0, 2, 4)),
+    *((w, 2, c) for c in (0.125, 0.25) for w in (1, 2, 4)),
+)
+"""w, v and c of least-added-delay: pairs of the first two without the third, then triples."""
 ROUTERS: Final = (1, 3)
 FAULTS: Final = ("error", "hang", "slow")
 """What a node does for a while, see `fleetplan.FailureKind`."""
@@ -136,17 +137,22 @@ def source(setting: Setting, folder: Path | None) -> str | None:
     return str(found[0]) if found else None
 
 
-def weighted(first_token_weight: float, output_token_weight: float) -> str:
+def weighted(first_token_weight: float, output_token_weight: float, crowding_weight: float) -> str:
     """least-added-delay with these weights; by its mere name if they are the default."""
     default = RoutingPolicy()
-    if (first_token_weight, output_token_weight) == (default.first_token_weight, default.output_token_weight):
+    weights = {
+        "first_token_weight": first_token_weight,
+        "output_token_weight": output_token_weight,
+        "crowding_weight": crowding_weight,
+    }
+    if all(getattr(default, name) == weight for name, weight in weights.items()):
         return STRATEGY
-    return f"{STRATEGY}:first_token_weight={first_token_weight:g}:output_token_weight={output_token_weight:g}"
+    return ":".join([STRATEGY, *(f"{name}={weight:g}" for name, weight in weights.items())])
 
 
 COUNTING: Final = (STRATEGY, "lmetric")
 """The strategies that count prompt work until its first token."""
-WEIGHTED: Final = tuple(weighted(w, v) for w in FIRST_TOKEN_WEIGHTS for v in OUTPUT_TOKEN_WEIGHTS)
+WEIGHTED: Final = tuple(weighted(*weights) for weights in WEIGHTS)
 SNAPSHOTS_OF: Final = ("conv", "mix", "heavy", "mooncake", "heavy, unequal")
 ROUTERS_OF: Final = ("conv", "heavy", "mooncake", "agents")
 ROUTED_BY: Final = ("least-inflight", "lmetric", STRATEGY)

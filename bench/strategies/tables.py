@@ -11,15 +11,14 @@ from bench.strategies.cases import (
     FAILING_IN,
     FAILING_LOAD,
     FAULTS,
-    FIRST_TOKEN_WEIGHTS,
     INTERVALS_S,
     LOADS,
-    OUTPUT_TOKEN_WEIGHTS,
     ROUTED_BY,
     ROUTERS,
     ROUTERS_OF,
     SNAPSHOTS_OF,
     STRATEGY,
+    WEIGHTS,
     Case,
     Scope,
     weighted,
@@ -63,7 +62,7 @@ def of_snapshots(scope: Scope, found: Found) -> list[Grid]:
 
 
 def of_weights(scope: Scope, found: Found) -> list[Grid]:
-    """Means over the settings, for each pair of weights."""
+    """Means over the settings, for each choice of weights."""
     quantities = (NGOOD, SLOWDOWN, TTFT_P90_S, TTFT_P99_S)
     grid = Grid(
         f"{STRATEGY} by its weights, means over all workloads",
@@ -122,10 +121,9 @@ def _named(name: str, first_tokens: bool) -> str:
 
 def _weights() -> Iterable[tuple[str, str]]:
     """The strategies of the table of weights, and what stands before their rows."""
-    for w in FIRST_TOKEN_WEIGHTS:
-        for v in OUTPUT_TOKEN_WEIGHTS:
-            strategy = weighted(w, v)
-            yield strategy, f"w = {w}, v = {v}{' (default)' if strategy == STRATEGY else ''}"
+    for w, v, c in WEIGHTS:
+        strategy = weighted(w, v, c)
+        yield strategy, f"w = {w:g}, v = {v:g}, c = {c:g}{' (default)' if strategy == STRATEGY else ''}"
     yield "lmetric", "lmetric"
 
 

@@ -71,6 +71,7 @@ class Balancer:
                 earlier = None
             self._sampled(event.snapshot, earlier)
         else:
+            self._ledger.restarted(event.node_id)  # if it comes back, it is as another boot
             self._forget(event.node_id)
         return observation
 
@@ -113,7 +114,9 @@ class Balancer:
         reservation = self._ledger.get(request.request_id)
         view = None if reservation is None else self._table.get(reservation.node_id)
         if reservation is not None and view is not None:
-            uncached = max(1, request.prompt.tokens - int(reservation.cached_tokens * view.learned.cache_trust))
+            # What was cached was told in the tokens of the estimate.
+            cached = reservation.cached_tokens * request.prompt.tokens // max(1, reservation.prompt_tokens)
+            uncached = request.uncached_tokens(cached, view.learned.cache_trust)
             blocks = filters.blocks_taken(view, request, uncached)
             self._ledger.resize(request.request_id, blocks, uncached)
             self._renew(reservation.node_id)
@@ -228,9 +231,12 @@ class Balancer:
         view = self._table.get(node_id)
         assert view is not None, "only members are chosen"
         cached = request.cached_tokens(known.cached_blocks.get(node_id, 0))
-        uncached = max(1, request.prompt.tokens - int(cached * view.learned.cache_trust))
+        uncached = request.uncached_tokens(cached, view.learned.cache_trust)
         blocks = filters.blocks_taken(view, request, uncached)
-        self._ledger.open(Reservation(request.request_id, node_id, request.sequences, blocks, now_s, uncached, cached))
+        tokens = request.prompt.tokens
+        self._ledger.open(
+            Reservation(request.request_id, node_id, request.sequences, blocks, now_s, uncached, cached, tokens)
+        )
         if request.prompt_blocks:
             self._sent.append((node_id, request.prompt_blocks))
         self._ejections.chosen(node_id, request.request_id, now_s)

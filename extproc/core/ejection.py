@@ -19,7 +19,7 @@ PROBE_S = 30.0
 
 
 class _State:
-    __slots__ = ("errors", "failed", "out_until_s", "probe", "silent", "times", "unreachable", "well_since_s")
+    __slots__ = ("errors", "failed", "out_until_s", "probe", "probes", "silent", "times", "unreachable", "well_since_s")
 
     def __init__(self) -> None:
         self.unreachable = 0
@@ -32,6 +32,8 @@ class _State:
         """Out until then, and on trial afterwards; `None`: neither."""
         self.probe: str | None = None
         """The request by which it is tried now."""
+        self.probes: deque[str] = deque(maxlen=FAILED_KEPT)
+        """All by which it was tried since it is out: an answer may take longer than `PROBE_S`."""
         self.silent = 0
         self.well_since_s = float("-inf")
 
@@ -58,6 +60,7 @@ class Ejections:
         state = self._states.get(node_id)
         if state is not None and state.out_until_s is not None and state.out_until_s <= now_s:
             state.probe = request_id
+            state.probes.append(request_id)
             self._bar(state, now_s + PROBE_S)
 
     def answered(self, node_id: str, request_id: str, ending: Ending, now_s: float, members: int) -> None:
@@ -68,14 +71,13 @@ class Ejections:
         if ending is Ending.SERVED:
             if state is not None and state.out_until_s is None:
                 state.unreachable = state.errors = 0
-            elif state is not None and state.probe == request_id:
+            elif state is not None and request_id in state.probes:
                 self._back(state, now_s)
             return
         if state is None:
             state = self._states[node_id] = _State()
         if state.out_until_s is not None:
-            if state.probe == request_id:
-                self._eject(state, now_s)
+            self._tried(state, request_id, ending, now_s)
             return
         if request_id in state.failed:
             return
@@ -100,6 +102,20 @@ class Ejections:
         else:
             self._bar(state, now_s + VERDICT_S)
 
+    def _tried(self, state: _State, request_id: str, ending: Ending, now_s: float) -> None:
+        """A trial failed. An error may be the request's own fault: then another is sent, as often as before."""
+        if request_id not in state.probes:
+            return
+        state.probes.remove(request_id)
+        if ending is Ending.ERROR:
+            state.errors += 1
+            state.silent = 0
+        if ending is Ending.UNREACHABLE or state.errors >= self._settings.errors_max:
+            self._eject(state, now_s)
+        elif state.probe == request_id:
+            state.probe = None
+            self._bar(state, now_s)
+
     def forget(self, node_id: str) -> None:
         """The node is a member no more, or began anew."""
         if self._states.pop(node_id, None) is not None:
@@ -112,10 +128,12 @@ class Ejections:
         state.times += 1
         state.unreachable = state.errors = state.silent = 0
         state.probe = None
+        state.probes.clear()
         self._bar(state, now_s + seconds)
 
     def _back(self, state: _State, now_s: float) -> None:
         state.out_until_s = state.probe = None
+        state.probes.clear()
         state.well_since_s = now_s
         state.silent = 0
         self._show()

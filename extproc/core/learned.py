@@ -13,6 +13,8 @@ WINDOW_S = 60.0
 SPAN_S = 30.0
 """Over so long the load is taken to be even: an idle night says nothing of the busy seconds of the morning."""
 STEPS_WAITED = 1.5
+DECODES_CHANGED_SHARE = 16
+"""The fleet's decode time is made anew when more than one in so many nodes has told another one."""
 STEP_S_MAX = 0.2
 """A longer step is one of prefill, by whatever average a node tells."""
 STEP_RISE = 1.02
@@ -20,6 +22,7 @@ STEP_RISE = 1.02
 OUTLIER = 16.0
 """No interval counts for a rate further than this from the fleet's."""
 OUTPUT_PRIOR_ANSWERS = 8
+OUTPUT_TOKENS_MAX = 32_768
 OUTPUT_ANSWERS_MAX = 500
 """Answers after which those so far count half."""
 MODELS_MAX = 1024
@@ -59,6 +62,8 @@ class LearnedRates:
         self.decode_s_per_token = expected.decode_s_per_token
         """Mean of the nodes' latest; the configured one until a node reports it."""
         self._step_s = min(expected.decode_s_per_token, STEP_S_MAX)
+        self._decodes_changed = 0
+        """Since the fleet's decode time and step were made."""
 
     @property
     def prefill_tokens_per_s(self) -> float:
@@ -81,7 +86,7 @@ class LearnedRates:
         if node is None:
             node = self._nodes[snapshot.node_id] = _Node()
         self._observe_prefills(node, snapshot, taken_at_s)
-        node.trust.observe(snapshot.prefix_hits_total)
+        node.trust.observe(snapshot.prefix_hits_total, snapshot.prefix_queries_total)
         if snapshot.decode_ms_per_token:
             self._observe_decode(node, snapshot.decode_ms_per_token / 1000)
         return self.of(snapshot.node_id)
@@ -90,10 +95,11 @@ class LearnedRates:
         """A request is over of which we expected so many tokens in the node's cache."""
         node = self._nodes.get(node_id)
         if node is not None:
-            node.trust.expected += tokens
+            node.trust.told += tokens
 
     def answered(self, model: str, output_tokens: int) -> None:
-        """An answer was so long."""
+        """An answer was so long; no answer counts for more than `OUTPUT_TOKENS_MAX`."""
+        output_tokens = min(output_tokens, OUTPUT_TOKENS_MAX)
         total, count = self._outputs.pop(model, (0.0, 0.0))
         if count >= OUTPUT_ANSWERS_MAX:
             total, count = total / 2, count / 2
@@ -139,9 +145,13 @@ class LearnedRates:
         step_s = min(decode_s, node.step_s * STEP_RISE)
         if (decode_s, step_s) != (node.decode_s, node.step_s):
             node.decode_s, node.step_s = decode_s, step_s
-            self._renew_decode()
+            self._decodes_changed += 1
+            # Not at each report: what all report at once would cost the square of their number.
+            if self._decodes_changed * DECODES_CHANGED_SHARE > len(self._nodes):
+                self._renew_decode()
 
     def _renew_decode(self) -> None:
+        self._decodes_changed = 0
         assumed_s = self._expected.decode_s_per_token
         told = [node.decode_s for node in self._nodes.values() if node.decode_s is not None]
         self.decode_s_per_token = fsum(told) / len(told) if told else assumed_s
@@ -217,11 +227,15 @@ class _Prefills:
 class _Trust:
     """Hits that came over hits that were expected."""
 
-    __slots__ = ("expected", "hits", "hits_total")
+    __slots__ = ("expected", "hits", "hits_total", "queries", "told")
 
     def __init__(self) -> None:
         self.expected = 0.0
         self.hits = 0.0
+        self.told = 0.0
+        """Hits expected of requests that ended since the latest report: no more than was looked up there count, for a
+        request that was refused or hung up was never looked up."""
+        self.queries: int | None = None
         self.hits_total: int | None = None
 
     @property
@@ -231,10 +245,14 @@ class _Trust:
         share = (self.hits + TRUST_PRIOR_TOKENS) / (self.expected + TRUST_PRIOR_TOKENS)
         return 1.0 if share >= TRUST_MIN else share
 
-    def observe(self, hits_total: int | None) -> None:
+    def observe(self, hits_total: int | None, queries_total: int | None) -> None:
         if hits_total is None:
             return
         before, self.hits_total = self.hits_total, hits_total
+        asked = None if queries_total is None or self.queries is None else max(0, queries_total - self.queries)
+        self.queries = queries_total
+        self.expected += self.told if asked is None else min(self.told, asked)
+        self.told = 0.0
         if before is None or hits_total < before:
             self.hits = self.expected = 0.0
             return

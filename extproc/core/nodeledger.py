@@ -25,6 +25,8 @@ class Reservation(Struct, frozen=True):
     """Prompt tokens that the node has to compute."""
     cached_tokens: int = 0
     """Prompt tokens that we expect in the node's cache."""
+    prompt_tokens: int = 0
+    """All prompt tokens, as the two before were told by."""
 
 
 class Sample(Struct, frozen=True):

@@ -80,3 +80,7 @@ class InferenceRequest(Struct, frozen=True):
             return 0
         tokens_per_block = min(self.prompt.tokens / (len(self.prompt_blocks) + 0.5), PROMPT_BLOCK_BYTES / 2)
         return int(blocks * tokens_per_block)
+
+    def uncached_tokens(self, cached_tokens: int, cache_trust: float) -> int:
+        """Prompt tokens that a node has to compute, at least 1, if it has this share of those expected in its cache."""
+        return max(1, self.prompt.tokens - int(cached_tokens * cache_trust))

@@ -144,7 +144,7 @@ def _uncached_tokens(
         for index, node in enumerate(nodes):
             blocks = cached_blocks.get(node.snapshot.node_id)
             if blocks:
-                uncached[index] = max(1, tokens - int(request.cached_tokens(blocks) * node.learned.cache_trust))
+                uncached[index] = request.uncached_tokens(request.cached_tokens(blocks), node.learned.cache_trust)
     return uncached
 
 

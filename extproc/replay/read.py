@@ -1,4 +1,4 @@
-"""Reading a journal that may be damaged or hostile: each line is one of `journallines`, or a fault that says where."""
+"""Reading a journal that may be damaged or hostile: each line is one of `journal.lines`, or a fault that says where."""
 
 import re
 from collections.abc import Iterator

@@ -146,8 +146,18 @@ def test_only_a_trial_says_anything_of_a_node_that_is_out(fleet: Fleet) -> None:
     assert fleet.out_s(1.1) == PROBE_S - 0.1
     fleet.says(Ending.UNTOLD, 1.2, trial)
     assert fleet.out_s(1.2) == PROBE_S - 0.2
-    fleet.says(Ending.ERROR, 2, trial)
-    assert fleet.out_s(2) == 2, "of a trial one error is enough"
+    fleet.says(Ending.UNREACHABLE, 2, trial)
+    assert fleet.out_s(2) == 2
+
+
+def test_an_error_of_a_trial_may_be_its_own_fault_so_another_is_sent(fleet: Fleet) -> None:
+    """As many errors as put a node out keep it out: else one poisonous request would double its time."""
+    fleet.says(Ending.UNREACHABLE, 0, "r1")
+    for at_s in range(1, SETTINGS.errors_max):
+        fleet.says(Ending.ERROR, at_s + 0.5, fleet.trial(at_s))
+        assert fleet.out_s(at_s + 0.5) == 0, "on trial again"
+    fleet.says(Ending.ERROR, 10, fleet.trial(9.5))
+    assert fleet.out_s(10) == 2
 
 
 def test_trials_are_sent_one_at_a_time(fleet: Fleet) -> None:
@@ -155,10 +165,11 @@ def test_trials_are_sent_one_at_a_time(fleet: Fleet) -> None:
     slow = fleet.trial(1)
     assert fleet.out_s(1) == PROBE_S
     next_one = fleet.trial(1 + PROBE_S)
+    assert fleet.out_s(32) == 2 * PROBE_S + 1 - 32
     fleet.says(Ending.SERVED, 32, slow)
-    assert fleet.out_s(32) is not None, "its word comes too late: another is under way"
-    fleet.says(Ending.SERVED, 33, next_one)
-    assert fleet.out_s(33) is None
+    assert fleet.out_s(32) is None, "an answer may take longer than that"
+    fleet.says(Ending.UNREACHABLE, 33, next_one)
+    assert fleet.out_s(33) is not None
 
 
 def test_the_word_about_a_trial_may_come_after_its_end(fleet: Fleet) -> None:

@@ -133,11 +133,25 @@ def test_the_stream_of_a_forgotten_node_still_closes_its_reservation() -> None:
     assert fleet.requests_open == 0
 
 
-def test_a_node_that_comes_back_finds_its_open_requests_counted() -> None:
+@pytest.mark.parametrize("goodbye", [True, False])
+def test_another_boot_has_nothing_of_the_one_before_with_a_goodbye_between_or_without(goodbye: bool) -> None:
+    fleet = balancer(snapshot("a", requests_running=None))
+    fleet.route(request("r1"), POLICY, NOW_S)
+    if goodbye:
+        fleet.observe(NodeLeft("a", "boot-1"), NOW_S)
+    fleet.observe(NodeReported(snapshot("a", boot_id="boot-2", requests_running=None)), NOW_S + 1)
+    (view,) = fleet.views()
+    assert (view.own.sequences_open, view.in_flight, fleet.requests_open) == (0, 0, 1)
+    fleet.finish("r1", NOW_S + 2)
+    assert fleet.requests_open == 0
+
+
+def test_a_node_that_was_silent_for_long_finds_its_open_requests_counted() -> None:
     fleet = balancer(snapshot("a"))
     fleet.route(request("r1"), POLICY, NOW_S)
-    fleet.observe(NodeLeft("a", "boot-1"), NOW_S)
-    fleet.observe(NodeReported(snapshot("a", boot_id="boot-2")), NOW_S + 1)
+    later_s = NOW_S + SETTINGS.nodes.member_s + 1
+    assert fleet.tick(later_s) == ["a"]
+    fleet.observe(NodeReported(snapshot("a", sequence=2)), later_s)
     (view,) = fleet.views()
     assert view.own.sequences_open == 1
 

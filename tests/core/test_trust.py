@@ -97,15 +97,32 @@ def test_a_request_counts_by_what_the_node_really_caches() -> None:
     fleet.route(opened, POLICY, NOW_S)
     (view,) = fleet.views()
     assert view.own.prefill_tokens == distrusted
-    fleet.recount(request("r201", 2050))
+    fleet.recount(request("r201", 2100))
     (view,) = fleet.views()
-    assert view.own.prefill_tokens == distrusted + 1000
+    assert view.own.prefill_tokens == 2100 - int(2000 * trust), "what is cached has twice the tokens, too"
 
 
-def test_an_estimate_that_was_too_high_leaves_at_least_one_token_to_compute() -> None:
+@pytest.mark.parametrize(("counted", "to_compute"), [(2100, 100), (525, 25), (21, 1), (1, 1)])
+def test_a_count_that_comes_late_changes_what_is_cached_as_well(counted: int, to_compute: int) -> None:
     fleet = balancer(snapshot("a"))
     talk(fleet, "r1")
     fleet.route(request("r2", 1050, prompt_blocks=BLOCKS), POLICY, NOW_S)
-    fleet.recount(request("r2", prompt=TokenCount(300, exact=True)))
+    fleet.recount(request("r2", prompt=TokenCount(counted, exact=True)))
     (view,) = fleet.views()
-    assert view.own.prefill_tokens == 1
+    assert view.own.prefill_tokens == to_compute
+
+
+def test_requests_that_were_never_looked_up_cost_no_trust() -> None:
+    """As those that an engine refuses at once, and those whose clients hang up while they wait."""
+    fleet = balancer(snapshot("a", prefix_hits_total=0, prefix_queries_total=0))
+    for number in range(200):
+        talk(fleet, f"r{number}")
+    fleet.observe(NodeReported(snapshot("a", sequence=2, prefix_hits_total=0, prefix_queries_total=5000)), NOW_S)
+    (view,) = fleet.views()
+    assert view.learned.cache_trust == 1.0
+    for number in range(200, 400):
+        talk(fleet, f"r{number}")
+    more = snapshot("a", sequence=3, prefix_hits_total=0, prefix_queries_total=205_000)
+    fleet.observe(NodeReported(more), NOW_S)
+    (view,) = fleet.views()
+    assert view.learned.cache_trust < 0.15
