@@ -11,9 +11,9 @@ class Ending(enum.Enum):
     SERVED = "served"
     """The node answered, whatever it said below 500."""
     ERROR = "error"
-    """The node answered 500 or another 5xx of its own: it may be the request's fault."""
+    """500 or another 5xx of the node's own, or no answer in time: it may be the request's fault."""
     UNREACHABLE = "unreachable"
-    """502, 503, 504, or no answer: refused, reset, timed out."""
+    """502, 503, or no answer: refused, reset."""
     UNTOLD = "untold"
     """The client left, or nothing is known: proves nothing."""
 

@@ -122,7 +122,7 @@ class EjectionSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     unreachable_max: int = Field(1, ge=1, le=1000)
-    """So many answers 502, 503, 504 or none at all, in a row, and the node is out."""
+    """So many answers 502, 503 or none at all, in a row, and the node is out."""
     errors_max: int = Field(5, ge=1, le=1000)
     """So many other answers of 500 and over, in a row: one may be the request's own fault."""
     first_s: float = Field(5.0, gt=0, le=3600)

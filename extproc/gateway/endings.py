@@ -5,19 +5,19 @@ from typing import Final
 from extproc.core.outcome import Answered, Ending
 from extproc.gateway.accesslog import AnswerEnded
 
-_UNREACHABLE: Final = frozenset((502, 503, 504))
+_UNREACHABLE: Final = frozenset((502, 503))
 _BROKEN: Final = frozenset(
     (
         "no_healthy_upstream",
         "upstream_connection_failure",
         "upstream_connection_termination",
-        "upstream_max_stream_duration_reached",
         "upstream_protocol_error",
         "upstream_remote_reset",
-        "upstream_request_timeout",
     )
 )
-"""Envoy's flags for a node that could not be reached, broke off or took too long."""
+"""Envoy's flags for a node that could not be reached or broke off."""
+_SLOW: Final = frozenset(("upstream_max_stream_duration_reached", "upstream_request_timeout"))
+"""Its flags for an answer that took longer than the route allows: that may be the request's own length."""
 _CLIENT_LEFT: Final = frozenset(
     ("downstream_connection_termination", "downstream_protocol_error", "downstream_remote_reset")
 )
@@ -56,7 +56,9 @@ def _ending(ended: AnswerEnded) -> Ending:
         return Ending.UNTOLD
     if not _BROKEN.isdisjoint(ended.flags):
         return Ending.UNREACHABLE
+    if not _SLOW.isdisjoint(ended.flags):
+        return Ending.ERROR
     if ended.details == "via_upstream":
         return of_status(ended.status)
     # Nothing came for too long. After a head (with its status) it may be a client that does not read.
-    return Ending.UNREACHABLE if _IDLE in ended.flags and ended.status == 504 else Ending.UNTOLD
+    return Ending.ERROR if _IDLE in ended.flags and ended.status == 504 else Ending.UNTOLD

@@ -33,7 +33,7 @@ def ended(
         (501, Ending.ERROR),
         (502, Ending.UNREACHABLE),
         (503, Ending.UNREACHABLE),
-        (504, Ending.UNREACHABLE),
+        (504, Ending.ERROR),
         (505, Ending.ERROR),
         (599, Ending.ERROR),
     ],
@@ -59,12 +59,10 @@ def test_a_nodes_own_status_tells_how_it_fares(status: int, ending: Ending) -> N
             Ending.UNREACHABLE,
             id="refused twice",
         ),
-        pytest.param(
-            ended(504, "upstream_response_timeout", "upstream_request_timeout"), Ending.UNREACHABLE, id="timed out"
-        ),
+        pytest.param(ended(504, "upstream_response_timeout", "upstream_request_timeout"), Ending.ERROR, id="timed out"),
         pytest.param(ended(503, "no_healthy_upstream", "no_healthy_upstream"), Ending.UNREACHABLE, id="no such host"),
         pytest.param(ended(502, "x", "upstream_protocol_error"), Ending.UNREACHABLE, id="no HTTP"),
-        pytest.param(ended(504, "stream_idle_timeout", "stream_idle_timeout"), Ending.UNREACHABLE, id="silent"),
+        pytest.param(ended(504, "stream_idle_timeout", "stream_idle_timeout"), Ending.ERROR, id="silent"),
         pytest.param(ended(200, "stream_idle_timeout", "stream_idle_timeout"), Ending.UNTOLD, id="silent after a head"),
         pytest.param(ended(0, "downstream_remote_disconnect", LEFT), Ending.UNTOLD, id="the client left"),
         pytest.param(ended(200, "downstream_remote_disconnect", LEFT), Ending.UNTOLD, id="it left later"),
@@ -91,7 +89,7 @@ def test_an_entry_goes_on_with_its_node_model_and_tokens_as_a_request_that_is_ov
 
 
 def test_every_flag_that_is_looked_for_is_one_of_envoys() -> None:
-    assert endings._BROKEN | endings._CLIENT_LEFT | {endings._IDLE} <= set(FLAGS)
+    assert endings._BROKEN | endings._SLOW | endings._CLIENT_LEFT | {endings._IDLE} <= set(FLAGS)
 
 
 @given(
@@ -106,7 +104,7 @@ def test_only_what_a_node_did_counts_against_it(status: int, details: str, flags
         assert status > 0
         assert not details.startswith("extproc_")
         assert not flags & endings._CLIENT_LEFT
-        assert details == "via_upstream" or flags & (endings._BROKEN | {endings._IDLE})
+        assert details == "via_upstream" or flags & (endings._BROKEN | endings._SLOW | {endings._IDLE})
     if ending is Ending.SERVED:
         assert (details, model is None) == ("via_upstream", False)
-        assert not flags & endings._BROKEN
+        assert not flags & (endings._BROKEN | endings._SLOW)
