@@ -23,6 +23,8 @@ INTERVAL_S_MIN: Final = 0.01
 INTERVAL_S_MAX: Final = 60.0
 """As `nodes.report_interval_s` of serve."""
 DELAY_S_MAX: Final = 10.0
+LOAD_MIN: Final = 0.01
+"""Agents report in simulated time as well: at a load of nothing a run would never end."""
 LOAD_MAX: Final = 100.0
 JOBS_MAX: Final = 256
 WIDTH: Final = 140
@@ -162,12 +164,11 @@ def _loads(text: str) -> tuple[float, ...] | list[Fault]:
         loads = tuple(map(float, text.split(",")))
     except ValueError:
         loads = ()
-    sound = all(0 < load <= LOAD_MAX for load in loads) and len(set(loads)) == len(loads) <= comparisons.LOADS_MAX
-    if loads and sound:
+    different = len(set(loads)) == len(loads) <= comparisons.LOADS_MAX
+    if loads and different and all(LOAD_MIN <= load <= LOAD_MAX for load in loads):
         return loads
-    return [
-        Fault("load", f"different shares of the capacity over 0 to {LOAD_MAX:g}, as 0.6,0.75", text[:GOT_CHARS_MAX])
-    ]
+    wanted = f"different shares of the capacity, {LOAD_MIN:g} to {LOAD_MAX:g}, as 0.6,0.75"
+    return [Fault("load", wanted, text[:GOT_CHARS_MAX])]
 
 
 def _seconds(option: str, text: str, least: float, most: float) -> float | Fault:

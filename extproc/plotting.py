@@ -51,7 +51,7 @@ def draw(compared: Compared, title: str, file: Path) -> None:
         axes.grid(axis="y", alpha=0.3)
     goodput.set_ylim(0, 1)
     first_token.set_yscale("log")
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)  # a file's name may hold a $
     figure.legend(*goodput.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     # Without the date of today, and with names that are not drawn by lot, the same comparison is the same file.
     with rc_context({"svg.hashsalt": "extproc"}):

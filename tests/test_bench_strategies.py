@@ -180,24 +180,26 @@ def test_a_mean_of_what_is_not_all_known_is_unknown() -> None:
 def test_the_order_is_told_with_who_is_ahead_and_where() -> None:
     cases = PARTS["workloads"].cases(SMALL)
     found = made_up(cases, {STRATEGY: 0.9, "lmetric": 0.8, "random": 0.1, "reference": 0.95})
-    first, elsewhere, *_ = checks.of_workloads(SMALL, found)
-    assert first.startswith(f"Mean ngood at 60 % load, best first: {STRATEGY} 0.905, lmetric 0.805, ")
-    assert first.endswith(f"random 0.105. {STRATEGY} is number 1 of 7; better than lmetric with 2 of 2 seeds.")
-    assert elsewhere.startswith("In no workload")
+    first, *_ = checks.of_workloads(SMALL, found)
+    assert first.startswith(f"Mean ngood at 60 % load: {STRATEGY} 0.905, lmetric 0.805, ")
+    assert f"random 0.105. {STRATEGY} is number 1 of 7; better than lmetric with 2 of 2 seeds. In no workload" in first
+    assert first.endswith("With first tokens as they come it has 0.905.")
     for case in cases:
         if case.setting == "heavy" and case.strategy == "lmetric":
             found[case] = Figures(case, 10.0, measures(0.97))
-    first, elsewhere, *_ = checks.of_workloads(SMALL, found)
+    first, *_ = checks.of_workloads(SMALL, found)
     assert "better than lmetric with 2 of 2 seeds" in first
-    assert elsewhere.endswith("in heavy (lmetric 0.970 against 0.905, ahead with 2 of 2 seeds).")
+    assert "in heavy (lmetric 0.970 against 0.905, ahead with 2 of 2 seeds)." in first
 
 
 def test_a_strategy_that_falls_behind_is_told_so() -> None:
     found = made_up(PARTS["workloads"].cases(SMALL), {STRATEGY: 0.7, "lmetric": 0.8, "reference": 0.95})
     told = checks.of_workloads(SMALL, found)
     assert f"{STRATEGY} is number 2 of 7; better than lmetric with 0 of 2 seeds." in told[0]
-    assert "reaches 0.738 of the reference's mean ngood" in told[-1]
-    assert told[-1].endswith("missed.")
+    low, high = told[-2:]
+    assert "reaches 0.738 of the reference's mean ngood, 0.737 with the least" in low
+    assert low.endswith("missed.")
+    assert "wanted" not in high, "of this load nothing is wanted"
 
 
 def test_what_was_refused_is_told() -> None:
@@ -281,6 +283,14 @@ def test_a_tiny_comparison_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     again = CliRunner().invoke(main, [*arguments, "--from", str(kept), "--markdown", str(results)])
     assert "0 runs, 40 known" in again.output
     assert results.read_text() == written
+
+
+def test_folded_tables_have_their_title_once_and_whole() -> None:
+    text = document.written(["workloads"], SMALL, {})
+    assert text.count("<details><summary>") == text.count("</details>") == 4
+    assert "<details><summary>slowdown at 60 % load</summary>\n\n|  | conv | heavy | mean |\n" in text
+    assert text.count("slowdown at 60 % load") == 1
+    assert "**ngood at 75 % load**\n\n|  | conv | heavy | mean |\n" in text
 
 
 def test_unsound_files_are_told_before_anything_runs(tmp_path: Path) -> None:

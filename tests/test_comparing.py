@@ -68,11 +68,12 @@ def test_files_give_the_policy_the_engine_and_the_fleet(tmp_path: Path) -> None:
     ("changes", "faults"),
     [
         ({"nodes": "0"}, ["nodes: wanted 1 to 1024 nodes, got '0'"]),
-        ({"loads": "0"}, ["load: wanted different shares of the capacity over 0 to 100, as 0.6,0.75, got 0"]),
-        ({"loads": "nan"}, ["load: wanted different shares of the capacity over 0 to 100, as 0.6,0.75, got nan"]),
-        ({"loads": "inf"}, ["load: wanted different shares of the capacity over 0 to 100, as 0.6,0.75, got inf"]),
-        ({"loads": "0.6,"}, ["load: wanted different shares of the capacity over 0 to 100, as 0.6,0.75, got 0.6,"]),
-        ({"loads": "1,1.0"}, ["load: wanted different shares of the capacity over 0 to 100, as 0.6,0.75, got 1,1.0"]),
+        ({"loads": "0.0099"}, ["load: wanted different shares of the capacity, 0.01 to 100, as 0.6,0.75, got 0.0099"]),
+        ({"loads": "0"}, ["load: wanted different shares of the capacity, 0.01 to 100, as 0.6,0.75, got 0"]),
+        ({"loads": "nan"}, ["load: wanted different shares of the capacity, 0.01 to 100, as 0.6,0.75, got nan"]),
+        ({"loads": "inf"}, ["load: wanted different shares of the capacity, 0.01 to 100, as 0.6,0.75, got inf"]),
+        ({"loads": "0.6,"}, ["load: wanted different shares of the capacity, 0.01 to 100, as 0.6,0.75, got 0.6,"]),
+        ({"loads": "1,1.0"}, ["load: wanted different shares of the capacity, 0.01 to 100, as 0.6,0.75, got 1,1.0"]),
         ({"snapshot_interval": "0"}, ["snapshot-interval: wanted 0.01 to 60 s, got 0"]),
         ({"snapshot_interval": "61s"}, ["snapshot-interval: wanted 0.01 to 60 s, got 61s"]),
         (

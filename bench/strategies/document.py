@@ -23,6 +23,8 @@ class Part:
     grids: Callable[[Scope, Found], list[Grid]]
     checks: Callable[[Scope, Found], list[str]]
     """Sentences."""
+    folded: Sequence[int] = ()
+    """Places of tables that readers open to see."""
 
 
 def _nothing(_scope: Scope, _found: Found) -> list[str]:
@@ -31,7 +33,7 @@ def _nothing(_scope: Scope, _found: Found) -> list[str]:
 
 PARTS: Final[Mapping[str, Part]] = MappingProxyType(
     {
-        "workloads": Part("Strategies", cases.of_workloads, tables.of_workloads, checks.of_workloads),
+        "workloads": Part("Strategies", cases.of_workloads, tables.of_workloads, checks.of_workloads, (1, 2, 4, 5)),
         "snapshots": Part("The age of snapshots", cases.of_snapshots, tables.of_snapshots, checks.of_snapshots),
         "weights": Part("Weights", cases.of_weights, tables.of_weights, _nothing),
         "routers": Part("Several routers", cases.of_routers, tables.of_routers, _nothing),
@@ -45,9 +47,19 @@ def written(parts: Iterable[str], scope: Scope, found: Found) -> str:
     texts = [_about(scope)]
     for name in parts:
         part = PARTS[name]
+        grids = part.grids(scope, found)
         texts += [f"### {part.title}", *(f"- {one}" for one in part.checks(scope, found))]
-        texts += [grid.markdown().rstrip() for grid in part.grids(scope, found)]
+        texts += [_folded(grid) if place in part.folded else _open(grid) for place, grid in enumerate(grids)]
     return "\n\n".join(texts).replace(".\n\n- ", ".\n- ")
+
+
+def _open(grid: Grid) -> str:
+    return grid.markdown().rstrip()
+
+
+def _folded(grid: Grid) -> str:
+    _, _, rest = _open(grid).partition("\n\n")
+    return f"<details><summary>{grid.title}</summary>\n\n{rest}\n\n</details>"
 
 
 def placed(document: str, text: str) -> str | None:

@@ -29,6 +29,7 @@ NGOOD = Quantity("ngood", lambda measures: measures.ngood, 3, more_is_better=Tru
 SLOWDOWN = Quantity("slowdown", lambda measures: measures.slowdown, 2, more_is_better=False)
 TTFT_P90_S = Quantity("TTFT p90, s", lambda measures: measures.ttft_p90_s, 2, more_is_better=False)
 TTFT_P99_S = Quantity("TTFT p99, s", lambda measures: measures.ttft_p99_s, 1, more_is_better=False)
+HITS = Quantity("prefix hits", lambda measures: measures.prefix_hit_share, 2, more_is_better=True)
 FAILED = Quantity("saw an error", lambda measures: measures.failed, 0, more_is_better=False)
 REFUSED = Quantity("refused", lambda measures: measures.refused / measures.requests, 3, more_is_better=False)
 MISSED = Quantity(

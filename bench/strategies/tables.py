@@ -24,7 +24,18 @@ from bench.strategies.cases import (
     weighted,
 )
 from bench.strategies.running import FAILS_FOR_S, SLOW_FACTOR, Figures
-from bench.strategies.spread import FAILED, MISSED, NGOOD, NOTHING, SLOWDOWN, TTFT_P90_S, TTFT_P99_S, Quantity, percent
+from bench.strategies.spread import (
+    FAILED,
+    HITS,
+    MISSED,
+    NGOOD,
+    NOTHING,
+    SLOWDOWN,
+    TTFT_P90_S,
+    TTFT_P99_S,
+    Quantity,
+    percent,
+)
 
 Found = Mapping[Case, Figures]
 
@@ -92,7 +103,10 @@ def of_routers(scope: Scope, found: Found) -> list[Grid]:
         for name in ROUTED_BY
         for routers in ROUTERS
     ]
-    return [_by_setting(f"{NGOOD.name} at {percent(LOADS[1])} load", rows, (NGOOD, scope, found))]
+    return [
+        _by_setting(f"{quantity.name} at {percent(LOADS[1])} load", rows, (quantity, scope, found))
+        for quantity in (NGOOD, HITS)
+    ]
 
 
 def of_failing(scope: Scope, found: Found) -> list[Grid]:
