@@ -155,7 +155,11 @@ COUNTING: Final = (STRATEGY, "lmetric")
 WEIGHTED: Final = tuple(weighted(*weights) for weights in WEIGHTS)
 SNAPSHOTS_OF: Final = ("conv", "mix", "heavy", "mooncake", "heavy, unequal")
 ROUTERS_OF: Final = ("conv", "heavy", "mooncake", "agents")
-ROUTED_BY: Final = ("least-inflight", "lmetric", STRATEGY)
+ROUTED: Final = (
+    *((name, routers, False) for name in ("least-inflight", "lmetric", STRATEGY) for routers in ROUTERS),
+    (STRATEGY, ROUTERS[-1], True),
+)
+"""By which strategy, by how many routers, and whether these see first tokens as they come."""
 FAILING_IN: Final = "mix"
 FAILING_LOAD: Final = 0.6
 FAILED_BY: Final = ("round-robin", "least-inflight", STRATEGY)
@@ -185,7 +189,11 @@ def of_weights(scope: Scope) -> list[Case]:
 
 def of_routers(scope: Scope) -> list[Case]:
     """What it costs that routers know of each other by snapshots alone."""
-    return [case for routers in ROUTERS for case in scope.cases(ROUTERS_OF, LOADS[1:], ROUTED_BY, routers=routers)]
+    return [
+        case
+        for name, routers, first_tokens in ROUTED
+        for case in scope.cases(ROUTERS_OF, LOADS[1:], (name,), routers=routers, first_tokens=first_tokens)
+    ]
 
 
 def of_failing(scope: Scope) -> list[Case]:

@@ -36,7 +36,7 @@ PARTS: Final[Mapping[str, Part]] = MappingProxyType(
         "workloads": Part("Strategies", cases.of_workloads, tables.of_workloads, checks.of_workloads, (1, 2, 4, 5)),
         "snapshots": Part("The age of snapshots", cases.of_snapshots, tables.of_snapshots, checks.of_snapshots),
         "weights": Part("Weights", cases.of_weights, tables.of_weights, _nothing),
-        "routers": Part("Several routers", cases.of_routers, tables.of_routers, _nothing),
+        "routers": Part("Several routers", cases.of_routers, tables.of_routers, _nothing, (1,)),
         "failing": Part("A node that fails", cases.of_failing, tables.of_failing, _nothing),
     }
 )

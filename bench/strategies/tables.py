@@ -13,8 +13,7 @@ from bench.strategies.cases import (
     FAULTS,
     INTERVALS_S,
     LOADS,
-    ROUTED_BY,
-    ROUTERS,
+    ROUTED,
     ROUTERS_OF,
     SNAPSHOTS_OF,
     STRATEGY,
@@ -97,11 +96,10 @@ def of_routers(scope: Scope, found: Found) -> list[Grid]:
     """What several routers cost."""
     rows = [
         (
-            f"{name}, {routers} router{'s' if routers > 1 else ''}",
-            scope.cases(ROUTERS_OF, LOADS[1:], (name,), routers=routers),
+            _named(f"{name}, {routers} router{'s' if routers > 1 else ''}", first_tokens),
+            scope.cases(ROUTERS_OF, LOADS[1:], (name,), routers=routers, first_tokens=first_tokens),
         )
-        for name in ROUTED_BY
-        for routers in ROUTERS
+        for name, routers, first_tokens in ROUTED
     ]
     return [
         _by_setting(f"{quantity.name} at {percent(LOADS[1])} load", rows, (quantity, scope, found))

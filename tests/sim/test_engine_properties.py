@@ -146,7 +146,7 @@ def test_a_request_alone_is_never_slower_for_a_prefix_that_is_cached(
     alone = [Submit(1000.0, call.prompt_tokens, call.output_tokens, call.family) for call in script]
     with_cache, without = run_of(settings_, alone), run_of(settings_, alone, sharing=False)
     for hit, miss in zip(with_cache.events, without.events, strict=True):
-        assert hit.at_s <= miss.at_s
+        assert hit.at_s <= miss.at_s + 1e-9  # the same sums, added up in another order
 
 
 @settings(deadline=None, max_examples=60)
