@@ -130,7 +130,7 @@ class LearnedRates:
         passed_s = taken_at_s - before[3]
         if min(new_tokens, waited_s, firsts) < 0 or passed_s <= 0:
             return  # a data-parallel engine may have gone: counting goes on from here
-        # What one interval can do is bounded by the time that it lasted: a false counter washes out.
+        # What one interval can do is bounded by the time that it lasted; one that lies again raises its own bound.
         tokens_max = OUTLIER * self.prefill_tokens_per_s * passed_s
         for prefills in (node.prefills, self._fleet):
             prefills.add(min(new_tokens, tokens_max), firsts, waited_s, passed_s)
