@@ -10,13 +10,13 @@ the time to the first piece (p50 and p99, in milliseconds).
 import asyncio
 import json
 import re
-import statistics
 import sys
-import time
-from collections import Counter
+from functools import partial
 from typing import cast
 
 import uvloop
+
+from bench.clients import Client, Seen, load
 
 PACE_S = 0.005
 """Between two pieces of an answer."""
@@ -79,76 +79,34 @@ async def engine() -> None:
             answering.go_on()
 
 
-class Reading(asyncio.Protocol):
-    """Sends the same request again as soon as its answer is whole."""
+class Reading(Client):
+    """Waits for the first piece, and reads them all."""
 
-    def __init__(self, request: bytes, seen: Counter[str], firsts_s: list[float], until_s: float) -> None:
-        self._request = request
-        self._seen = seen
-        self._firsts_s = firsts_s
-        self._until_s = until_s
+    def __init__(self, request: bytes, seen: Seen) -> None:
+        super().__init__(request, seen)
         self._tail = b""
         self._status = ""
         self._first = True
-        self._sent_s = 0.0
-        self.ended = asyncio.get_running_loop().create_future()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.WriteTransport, transport)
-        self._send()
 
     def data_received(self, data: bytes) -> None:
         if not self._status:
             self._status = data[9:12].decode()
-        self._seen["pieces"] += data.count(b"\ndata: ")  # a chunk's size comes before it
+        self._seen.pieces += data.count(b"\ndata: ")  # a chunk's size comes before it
         if self._first and b"\ndata: " in data:
             self._first = False
-            self._firsts_s.append(time.perf_counter() - self._sent_s)
+            self.waited()
         self._tail = (self._tail + data)[-len(END) :]
-        if self._tail != END:
-            return
-        self._seen[self._status] += 1
-        if time.perf_counter() < self._until_s:
-            self._send()
-        else:
-            self._transport.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self.ended.done():
-            self.ended.set_result(exc)
-
-    def _send(self) -> None:
-        self._tail, self._status, self._first = b"", "", True
-        self._sent_s = time.perf_counter()
-        self._transport.write(self._request)
+        if self._tail == END:
+            status = self._status
+            self._tail, self._status, self._first = b"", "", True
+            self.answered(status)
 
 
-async def clients(host: str, port: int, pieces: int, connections: int, seconds: float) -> dict[str, object]:
-    """Load an address for so long."""
+def completion_request(pieces: int) -> bytes:
+    """Asks for a streamed answer of so many pieces."""
     body = json.dumps({"model": "llama", "prompt": "word " * 200, "max_tokens": pieces, "stream": True}).encode()
     head = f"POST /v1/completions?pieces={pieces} HTTP/1.1\r\nhost: bench\r\ncontent-length: {len(body)}\r\n\r\n"
-    seen: Counter[str] = Counter()
-    firsts_s: list[float] = []
-    begun_s = time.perf_counter()
-    loop = asyncio.get_running_loop()
-    made = []
-    for _ in range(connections):
-        _, connection = await loop.create_connection(
-            lambda: Reading(head.encode() + body, seen, firsts_s, begun_s + seconds), host, port
-        )
-        made.append(connection)
-        await asyncio.sleep(PACE_S)
-    await asyncio.gather(*(connection.ended for connection in made))
-    pieces_seen = seen.pop("pieces")
-    cuts = statistics.quantiles(firsts_s, n=100)
-    return {
-        "requests": sum(seen.values()),
-        "seconds": time.perf_counter() - begun_s,
-        "statuses": dict(seen),
-        "pieces": pieces_seen,
-        "p50_ms": cuts[49] * 1000,
-        "p99_ms": cuts[98] * 1000,
-    }
+    return head.encode() + body
 
 
 def main() -> None:
@@ -157,7 +115,8 @@ def main() -> None:
         case ["engine"]:
             uvloop.run(engine())
         case ["clients", host, port, pieces, connections, seconds]:
-            print(json.dumps(uvloop.run(clients(host, int(port), int(pieces), int(connections), float(seconds)))))
+            kind = partial(Reading, completion_request(int(pieces)))
+            print(json.dumps(uvloop.run(load(kind, host, int(port), int(connections), float(seconds), PACE_S))))
         case _:
             sys.exit(__doc__)
 

@@ -25,6 +25,11 @@ NODES = 100
 NODE_BLOCKS = 400_000 // PROMPT_BLOCK_TOKENS
 PROMPT_BLOCKS = 100_000 // PROMPT_BLOCK_TOKENS
 LOOKUP_AIM_US = 300
+ENTRIES = 400_000
+"""Of the index that is filled; the default bound is 670,000."""
+FLEETS_OF = (10, 100, 1000, 4096)
+PROMPTS_OF = (1, 16, 1600)
+"""Blocks."""
 ROUNDS = 7
 
 
@@ -68,8 +73,41 @@ def bytes_per_entry(blocks_a_node: int, nodes: int) -> float:
         tracemalloc.stop()
 
 
+def bytes_per_entry_at_most(nodes: int, prompt_blocks: int) -> float:
+    """The most memory of an entry, while an index fills from a quarter of the way on: a table just grown is emptiest.
+
+    Nobody shares a prompt, and all go to the ten nodes that joined last, whose bits are the highest: the number that
+    says which nodes have a block is then the longest, and each prompt has one of its own.
+    """
+    chance = random.Random(3)
+    names = [f"node-{number}" for number in range(nodes)]
+    tracemalloc.start()
+    try:
+        index = PrefixIndex(2**40)
+        for name in names:
+            index.insert(name, chain(chance, 1), ENTRIES)
+        most = 0.0
+        while len(index) < ENTRIES:
+            index.insert(chance.choice(names[-10:]), chain(chance, prompt_blocks), ENTRIES)
+            if len(index) > ENTRIES // 4:
+                most = max(most, tracemalloc.get_traced_memory()[0] / len(index))
+        return most
+    finally:
+        tracemalloc.stop()
+
+
+def memory() -> Table:
+    """What an entry takes by fleet and by prompt."""
+    table = Table(title=f"bytes of a block at a node at most, {ENTRIES:,} in all", title_justify="left")
+    for column in ("nodes", *(f"prompts of {blocks}" for blocks in PROMPTS_OF)):
+        table.add_column(column, justify="right")
+    for nodes in FLEETS_OF:
+        table.add_row(f"{nodes:,}", *(f"{bytes_per_entry_at_most(nodes, blocks):.0f}" for blocks in PROMPTS_OF))
+    return table
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     chance = random.Random(1)
     index = placed(chance, PLACEMENTS, NODES)
     long = chain(chance, PROMPT_BLOCKS)
@@ -100,6 +138,7 @@ def main() -> None:
         aim = f"< {LOOKUP_AIM_US}" if what.startswith("lookup") else f"<= {ENTRY_BYTES}" if unit == "bytes" else ""
         table.add_row(what, f"{cost:.2f}" if cost < 10 else f"{cost:.0f}", unit, aim)
     Console().print(table)
+    Console().print(memory())
 
 
 if __name__ == "__main__":

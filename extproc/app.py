@@ -145,22 +145,23 @@ def _tokenizers(config: Config, metrics: Metrics) -> Tokenizers:
     if not isinstance(loaded, Tokenizers):
         raise StartError(loaded)
     for pattern, reason in loaded.absent.items():
-        metrics.tokenizer_loaded(config.tokens.models[pattern].tokenizer or pattern, "none", reason, "none", [pattern])
+        name = config.tokens.models[pattern].tokenizer or pattern
+        metrics.tokens.tokenizer_loaded(name, "none", reason, "none", [pattern])
     for model in loaded:
         encoder, template = model.encoder, model.template
         renderer = "none" if template is None else template.renderer.value
         models = [name for name in config.tokens.models if loaded.of(name) is model]
-        metrics.tokenizer_loaded(model.name, encoder.engine, encoder.reason, renderer, models)
+        metrics.tokens.tokenizer_loaded(model.name, encoder.engine, encoder.reason, renderer, models)
     return loaded
 
 
 def _ended(balancer: Balancer, metrics: Metrics, clock: Callable[[], float], answer: AnswerEnded) -> None:
     """Tell the balancer of a finished answer; count it, and how far its engine's count of the prompt is from ours."""
     balancer.answered(endings.of_entry(answer), clock())
-    metrics.answered(answer.status, answer.completion_tokens, answer.first_byte_s, answer.duration_s)
+    metrics.answers.ended(answer.status, answer.completion_tokens, answer.first_byte_s, answer.duration_s)
     log.debug("answer ended", **msgspec.structs.asdict(answer))
     if answer.prompt_tokens is not None and answer.counted_tokens is not None:
-        metrics.usage_difference(answer.prompt_tokens - answer.counted_tokens, answer.counted_exactly)
+        metrics.tokens.usage_difference(answer.prompt_tokens - answer.counted_tokens, answer.counted_exactly)
 
 
 def _policies(config: Config) -> RoutePolicies:
@@ -195,7 +196,7 @@ async def _tick(balancer: Balancer, metrics: Metrics, clock: Callable[[], float]
             balancer.tick(now_s)
             nodes = samples_of(balancer, now_s)
             node_log.look(nodes)
-            metrics.keep_nodes({one.view.snapshot.node_id for one in nodes})
+            metrics.requests.keep_nodes({one.view.snapshot.node_id for one in nodes})
         except Exception:
             log.exception("error of ours; nodes were not looked through")
             metrics.our_error("tick")

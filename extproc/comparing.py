@@ -1,21 +1,19 @@
-"""What `extproc simulate` does: from the words of a command line to a comparison, a table, JSON and a picture."""
+"""What the words of an `extproc simulate` mean, and what it found for machines."""
 
+import math
 import os
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from rich import box
-from rich.console import Console, Group
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from extproc import settingtypes, yamlfile
 from extproc.core.policy import policy_from_mapping
 from extproc.core.settings import GOT_CHARS_MAX, Fault
 from extproc.sim import comparison as comparisons
 from extproc.sim import engineprofile, fleetplan, workloads
-from extproc.sim.comparison import Compared, Comparison, Contender, Row
+from extproc.sim.compared import Compared
+from extproc.sim.comparison import OPTION, Comparison, Contender
 from extproc.sim.fleetplan import FleetPlan
 from extproc.sim.steptime import StepCost
 
@@ -27,10 +25,6 @@ LOAD_MIN: Final = 0.01
 """Agents report in simulated time as well: at a load of nothing a run would never end."""
 LOAD_MAX: Final = 100.0
 JOBS_MAX: Final = 256
-WIDTH: Final = 140
-"""Characters of a line that goes to a file."""
-NODES_SHOWN_MAX: Final = 8
-"""Of a larger fleet the table shows the smallest and the largest share."""
 
 
 def jobs_default() -> int:
@@ -55,8 +49,8 @@ def understood(
     fleet = fleetplan.plan(nodes)
     contenders = _contenders(strategies, policy)
     shares = _loads(loads)
-    interval_s = _seconds("snapshot-interval", snapshot_interval, INTERVAL_S_MIN, INTERVAL_S_MAX)
-    delay_s = _seconds("delay", delay, 0.0, DELAY_S_MAX)
+    interval_s = _seconds("--snapshot-interval", snapshot_interval, INTERVAL_S_MIN, INTERVAL_S_MAX)
+    delay_s = _seconds("--delay", delay, 0.0, DELAY_S_MAX)
     cost = StepCost() if profile is None else engineprofile.read(profile)
     readable = workloads.arrivals(trace, 1, seed=0)
     for found in (fleet, contenders, shares, cost):
@@ -83,42 +77,6 @@ def understood(
     )
 
 
-def run(comparison: Comparison, jobs: int, console: Console) -> Compared:
-    """Compare, with a bar on a terminal that shows how far it is."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task("")
-        return comparisons.compare(
-            comparison,
-            jobs,
-            lambda what, done, of: progress.update(bar, description=what, completed=done, total=of),
-        )
-
-
-def show(compared: Compared, console: Console) -> None:
-    """Print the tables, as wide as they are where nobody's terminal is narrower."""
-    if not console.is_terminal:
-        console.width = WIDTH
-    console.print(tables(compared))
-
-
-def tables(compared: Compared) -> Group:
-    """The rows for people: for each load how well requests fared, with the ratios to round robin, and how it came."""
-    parts: list[Table] = []
-    for load in dict.fromkeys(row.load for row in compared.rows):
-        rows = [row for row in compared.rows if row.load == load]
-        title = f"load {load:g}: {rows[0].rate_per_s:.3g} requests/s of {compared.capacity_per_s:.3g}"
-        fared = _table(
-            title, "ngood", "spread", "× rr", "TTFT p50", "p90", "p99 s", "p90 × rr", "TPOT p99", "slowdown", "× rr"
-        )
-        how = _table("", "preempted", "hits %", "refused", "failed", "% of the requests for each node")
-        for row in rows:
-            fared.add_row(*_fared(row))
-            how.add_row(*_how(row))
-        parts += [fared, how]
-    return Group(*parts)
-
-
 def as_json(comparison: Comparison, compared: Compared) -> dict[str, Any]:
     """All of it for machines."""
     settings: dict[str, Any] = {
@@ -134,6 +92,7 @@ def as_json(comparison: Comparison, compared: Compared) -> dict[str, Any]:
         "rows": [msgspec.to_builtins(row) for row in compared.rows],
         "capacity_per_s": compared.capacity_per_s,
         "cut": compared.cut,
+        "missed": [msgspec.to_builtins(one) for one in compared.missed],
         "settings": settings,
     }
 
@@ -150,10 +109,10 @@ def _contenders(strategies: str, policy: Path | None) -> tuple[Contender, ...] |
                 base = content
         found = policy_from_mapping(base)
         if isinstance(found, list):
-            return found
+            return yamlfile.faults_in(policy, found)
     names = strategies.split(",")
     if len(names) > comparisons.STRATEGIES_MAX or len(set(names)) < len(names):
-        return [Fault("strategy", f"at most {comparisons.STRATEGIES_MAX} different ones", strategies[:GOT_CHARS_MAX])]
+        return [Fault(OPTION, f"at most {comparisons.STRATEGIES_MAX} different ones", strategies[:GOT_CHARS_MAX])]
     contenders = [comparisons.contender(name, base) for name in names]
     faults = [fault for one in contenders if isinstance(one, list) for fault in one]
     return faults or tuple(one for one in contenders if isinstance(one, Contender))
@@ -168,55 +127,14 @@ def _loads(text: str) -> tuple[float, ...] | list[Fault]:
     if loads and different and all(LOAD_MIN <= load <= LOAD_MAX for load in loads):
         return loads
     wanted = f"different shares of the capacity, {LOAD_MIN:g} to {LOAD_MAX:g}, as 0.6,0.75"
-    return [Fault("load", wanted, text[:GOT_CHARS_MAX])]
+    return [Fault("--load", wanted, text[:GOT_CHARS_MAX])]
 
 
 def _seconds(option: str, text: str, least: float, most: float) -> float | Fault:
     try:
         value = settingtypes.seconds(text)
-    except ValueError as error:
-        return Fault(option, str(error), text[:GOT_CHARS_MAX])
-    return value if least <= value <= most else Fault(option, f"{least:g} to {most:g} s", text[:GOT_CHARS_MAX])
-
-
-def _table(title: str, *headings: str) -> Table:
-    made = Table(title=title, title_justify="left", box=box.SIMPLE)
-    made.add_column("strategy", no_wrap=True)
-    for heading in headings:
-        made.add_column(heading, justify="right")
-    return made
-
-
-def _fared(row: Row) -> list[str]:
-    return [
-        row.strategy,
-        f"{row.ngood:.3f}",
-        f"{row.ngood_spread:.3f}",
-        _shown(row.ngood_vs_round_robin),
-        _shown(row.ttft_p50_s),
-        _shown(row.ttft_p90_s),
-        _shown(row.ttft_p99_s),
-        _shown(row.ttft_p90_vs_round_robin),
-        _shown(row.tpot_p99_s, 3),
-        _shown(row.slowdown),
-        _shown(row.slowdown_vs_round_robin),
-    ]
-
-
-def _how(row: Row) -> list[str]:
-    shares = [share * 100 for share in row.per_node.values()]
-    per_node = " ".join(f"{share:.1f}" for share in shares)
-    if len(shares) > NODES_SHOWN_MAX:
-        per_node = f"{min(shares):.1f} to {max(shares):.1f}"
-    return [
-        row.strategy,
-        f"{row.preemptions:.0f}",
-        f"{row.prefix_hits * 100:.1f}",
-        f"{row.refused:.0f}",
-        f"{row.failed:.0f}",
-        per_node,
-    ]
-
-
-def _shown(value: float | None, digits: int = 2) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+    except ValueError:
+        value = math.nan
+    if least <= value <= most:
+        return value
+    return Fault(option, f"{least:g} to {most:g} seconds, as 500ms, 2s, 0.1m or 0.5", text[:GOT_CHARS_MAX])

@@ -11,7 +11,7 @@ from msgspec import Struct
 from extproc.core.request import Endpoint
 from extproc.core.settings import Fault
 from extproc.gateway import openai
-from extproc.ops.metrics import Estimated
+from extproc.ops.tokenmetrics import Estimated
 from extproc.prompt import Prompt
 from extproc.sizes import MIB
 from extproc.tokens.estimator import Estimator

@@ -6,24 +6,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from extproc.core.settings import GOT_CHARS_MAX, Fault
-from extproc.sim.comparison import Compared, Row
+from extproc.sim.compared import Compared, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SUFFIXES: Final = (".png", ".svg")
+WRITABLE: Final = "a file that can be written"
 
 
 def checked(file: Path) -> Fault | None:
     """What would keep `draw` from drawing there: asked before the work, and not after it."""
     if file.suffix not in SUFFIXES:
-        return Fault("plot", f"a file ending in {' or '.join(SUFFIXES)}", str(file)[:GOT_CHARS_MAX])
-    if not file.parent.is_dir():
-        return Fault("plot", "a file in a folder that exists", str(file)[:GOT_CHARS_MAX])
+        return Fault("--plot", f"a file ending in {' or '.join(SUFFIXES)}", str(file)[:GOT_CHARS_MAX])
+    try:
+        if not file.parent.is_dir():
+            return Fault("--plot", "a file in a folder that exists", str(file)[:GOT_CHARS_MAX])
+        if file.exists() and not file.is_file():  # a pipe would wait for a reader for ever
+            return Fault("--plot", "a regular file", str(file)[:GOT_CHARS_MAX])
+    except OSError as error:  # such as a name that is too long
+        return Fault("--plot", WRITABLE, error.strerror or str(error))
     try:
         import matplotlib  # noqa: F401, PLC0415 - optional
     except ImportError:
-        return Fault("plot", "matplotlib: pip install 'extproc[plot]'", "no such module")
+        return Fault("--plot", "matplotlib: pip install 'extproc[plot]'", "no such module")
     return None
 
 

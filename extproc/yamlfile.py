@@ -4,13 +4,15 @@ PyYAML alone takes the last of two equal keys, and expands aliases without bound
 tags, deep nesting and files over the limit are faults. JSON is YAML, so JSON files are read as well.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from extproc.core.settings import Fault
+from extproc.regularfile import open_regular
 
 FILE_BYTES_MAX = 256 * 1024
 """Thousands of policies; PyYAML needs up to 4 s for the worst file of this size."""
@@ -60,10 +62,10 @@ def _refusal(problem: str, at: yaml.Event | yaml.Node) -> yaml.MarkedYAMLError:
 def load(path: Path) -> Document | Fault:
     """The file's one document, or what keeps it from being read: its path, with line and column where known."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             raw = file.read(FILE_BYTES_MAX + 1)
-    except (OSError, ValueError) as error:
-        return Fault(str(path), "a readable file", getattr(error, "strerror", None) or str(error))
+    except OSError as error:
+        return Fault(str(path), "a readable file", error.strerror or str(error))
     if len(raw) > FILE_BYTES_MAX:
         return Fault(str(path), f"at most {FILE_BYTES_MAX} bytes", "more")
     try:
@@ -75,3 +77,8 @@ def load(path: Path) -> Document | Fault:
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         # Bytes that are no text, dates and numbers that do not exist.
         return Fault(str(path), "YAML", " ".join(str(error).split())[:200])
+
+
+def faults_in(path: Path, faults: Iterable[Fault]) -> list[Fault]:
+    """Faults of what the file says, with the file before the place: for commands that read several."""
+    return [replace(fault, path=f"{path}: {fault.path or '(top)'}") for fault in faults]

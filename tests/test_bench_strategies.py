@@ -227,7 +227,7 @@ def test_every_cell_of_every_table_is_filled(name: str) -> None:
     assert grids
     for grid in grids:
         assert grid.rows
-        assert all(len(row) == len(grid.columns) and spread.NOTHING not in row for row in grid.rows)
+        assert all(len(row) == len(grid.columns) and "–" not in row for row in grid.rows)
 
 
 def test_tables_and_sentences_go_without_what_is_not_known() -> None:

@@ -15,7 +15,7 @@ from bench.engines import curve, runs, tables
 from bench.engines.curve import Point
 from bench.engines.runs import Run
 from bench.engines.scenarios import BASELINE, DEFAULT, DEFAULT_FAULTS, MIXED, Scenario, Variant, variant
-from bench.engines.tables import Grid
+from bench.grid import Grid
 from bench.machine import machine
 
 _OVERHEAD_S = 20.0

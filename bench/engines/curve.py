@@ -7,8 +7,9 @@ from typing import Final
 from bench.engines import model, workloads
 from bench.engines.runs import Seen, measures_of
 from bench.engines.scenarios import Node, Scenario
-from bench.engines.tables import Grid, milliseconds, spread
+from bench.engines.tables import milliseconds, spread
 from bench.engines.workloads import Timed
+from bench.grid import Grid
 from extproc.sim.measures import Measures, measure
 
 LOADS: Final = (0.3, 0.5, 0.7, 0.9, 1.1)

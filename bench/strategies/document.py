@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from bench.engines.tables import Grid
+from bench.grid import Grid
 from bench.strategies import cases, checks, tables
 from bench.strategies.cases import Case, Scope
 from bench.strategies.tables import Found

@@ -10,9 +10,6 @@ from bench.strategies.cases import Case
 from bench.strategies.running import Figures
 from extproc.sim.measures import Measures
 
-NOTHING = "–"
-"""What has no figure."""
-
 
 @dataclass(frozen=True, slots=True)
 class Quantity:

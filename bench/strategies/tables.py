@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from bench.engines.tables import Grid
+from bench.grid import NOTHING, Grid
 from bench.strategies import spread
 from bench.strategies.cases import (
     CONTENDERS,
@@ -28,7 +28,6 @@ from bench.strategies.spread import (
     HITS,
     MISSED,
     NGOOD,
-    NOTHING,
     SLOWDOWN,
     TTFT_P90_S,
     TTFT_P99_S,

@@ -184,7 +184,7 @@ class _Steps:
         at.append(clock())
         assert counts is not None
         self._known.keep(found.keys, counts)
-        self._metrics.counted(CountSource.COUNTED, 0.0)
+        self._metrics.tokens.counted(CountSource.COUNTED, 0.0)
         at.append(clock())
         self._estimator.learn(model.name, prompt, found.known_tokens + sum(counts))
         at.append(clock())

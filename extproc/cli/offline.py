@@ -13,7 +13,6 @@ import click
 from extproc.cli.common import CONFIG_FILE, refuse
 
 if TYPE_CHECKING:
-    from extproc.core.settings import Fault
     from extproc.counting import FileCount
 
 
@@ -27,9 +26,11 @@ def check(file: Path) -> None:
       $ extproc check extproc.yaml
       listen.admin: wanted host:port, [ipv6]:port or unix:/path, got 9090
 
-    Tokenizer files are loaded as serve would load them; nothing is listened at.
+    Tokenizer files are loaded as serve would load them, and the journal's file is tried; nothing is written, and
+    nothing listened at.
     """
     from extproc import config
+    from extproc.journal import place
     from extproc.ops import logs
     from extproc.tokens.loading import load
 
@@ -37,9 +38,13 @@ def check(file: Path) -> None:
     if isinstance(settings, list):
         refuse(settings)
     logs.configure(logs.LogFormat.AUTO, "error")
+    journal = settings.journal.path
+    faults = [] if journal is None or (fault := place.fault_of(journal)) is None else [fault]
     tokenizers = load(settings.tokens)
     if isinstance(tokenizers, list):
-        refuse(tokenizers)
+        refuse(tokenizers + faults)
+    if faults:
+        refuse(faults)
     for pattern, reason in tokenizers.absent.items():
         click.echo(f"tokens.models.{pattern}: no tokenizer, prompts are estimated: {reason}")
     for pattern in settings.tokens.models:
@@ -140,25 +145,26 @@ def simulate(jobs: int | None, as_json: bool, plot: Path | None, **options: Any)
     """
     from rich.console import Console
 
-    from extproc import comparing, plotting
+    from extproc import comparing, comparisonprogress, comparisontable, plotting
+    from extproc.core.settings import Fault
 
     if plot is not None and (fault := plotting.checked(plot)) is not None:
         refuse([fault])
     comparison = comparing.understood(**options)
     if isinstance(comparison, list):
         refuse(comparison)
-    compared = comparing.run(comparison, jobs or comparing.jobs_default(), Console(stderr=True))
+    compared = comparisonprogress.run(comparison, jobs or comparing.jobs_default(), Console(stderr=True))
     if as_json:
         click.echo(json.dumps(comparing.as_json(comparison, compared), indent=2))
     else:
-        comparing.show(compared, Console(highlight=False))
+        comparisontable.show(compared, Console(highlight=False))
     if compared.cut:
         click.echo(f"{compared.cut} requests were longer than a node's context, and were cut to it.", err=True)
     if plot is not None:
         try:
             plotting.draw(compared, f"{comparison.trace}, {len(comparison.fleet.nodes)} nodes", plot)
         except OSError as error:
-            refuse([Fault("plot", "a file that can be written", str(error))])
+            refuse([Fault("--plot", plotting.WRITABLE, error.strerror or str(error))])
 
 
 @click.command()
@@ -203,6 +209,8 @@ def replay(journal: Path, strategy: str | None, policy_file: Path | None, as_jso
         click.echo(json.dumps(msgspec.to_builtins(replayed) | {"good": replayed.good}, indent=2))
     else:
         Console(highlight=False).print(shown(replayed))
+    if replayed.unproven is not None:
+        click.echo(f"{journal}: {replayed.unproven}", err=True)
     sys.exit(not replayed.good)
 
 

@@ -81,8 +81,7 @@ class Balancer:
         verdict = self._decide(request, policy, known, now_s)
         outcome = self._settled(serve(verdict.outcome, self._round_robin), now_s)
         if isinstance(outcome, Chosen):
-            self._count_turn(policy.name, request.model)
-            self._reserve(request, outcome.node_id, known, now_s)
+            self._take(request, policy, outcome.node_id, known, now_s)
         decision = decision_of(request, policy, verdict, outcome, now_s)
         self._decisions.append(decision)
         return decision
@@ -222,22 +221,32 @@ class Balancer:
             return Verdict(self._too_early())
         return decide(request, self._table.views(), policy, self._settings, known, now_s)
 
-    def _count_turn(self, policy: str, model: str) -> None:
-        if len(self._turns) >= TURNS_COUNTED_MAX and (policy, model) not in self._turns:
+    def _take(self, request: InferenceRequest, policy: RoutingPolicy, node_id: str, known: Known, now_s: float) -> None:
+        """The request goes to this member: count it, and the turn."""
+        turn = (policy.name, request.model)
+        if len(self._turns) >= TURNS_COUNTED_MAX and turn not in self._turns:
             self._turns.clear()
-        self._turns[policy, model] = self._turns.get((policy, model), 0) + 1
-
-    def _reserve(self, request: InferenceRequest, node_id: str, known: Known, now_s: float) -> None:
+        self._turns[turn] = self._turns.get(turn, 0) + 1
         view = self._table.get(node_id)
         assert view is not None, "only members are chosen"
         cached = request.cached_tokens(known.cached_blocks.get(node_id, 0))
         uncached = request.uncached_tokens(cached, view.learned.cache_trust)
         blocks = filters.blocks_taken(view, request, uncached)
-        tokens = request.prompt.tokens
+        adapter = request.model if request.model in view.adapters_unloaded else None
         self._ledger.open(
-            Reservation(request.request_id, node_id, request.sequences, blocks, now_s, uncached, cached, tokens)
+            Reservation(
+                request.request_id,
+                node_id,
+                request.sequences,
+                blocks,
+                now_s,
+                uncached,
+                cached,
+                request.prompt.tokens,
+                adapter,
+            )
         )
-        if request.prompt_blocks:
+        if request.prompt_blocks and filters.may_hold(view, request):
             self._sent.append((node_id, request.prompt_blocks))
         self._ejections.chosen(node_id, request.request_id, now_s)
         self._renew(node_id)

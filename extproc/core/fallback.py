@@ -20,22 +20,29 @@ class SmoothWeightedRoundRobin:
 
     def peek(self, members: Sequence[NodeView]) -> NodeView:
         """Whom `pick` would serve."""
-        kept = dict(self._credits)
-        served = self.pick(members)
-        self._credits = kept
-        return served
+        credit = self._credits
+
+        def order(member: NodeView) -> tuple[float, str]:
+            node_id = member.snapshot.node_id
+            return -(credit.get(node_id, 0.0) + member.snapshot.weight), node_id
+
+        return min(members, key=order)
 
     def pick(self, members: Sequence[NodeView]) -> NodeView:
         """Whose turn it is among at least one member; equal credits go by node id, so order does not matter."""
+        served = self.peek(members)
+        self.take(members, served.snapshot.node_id)
+        return served
+
+    def take(self, members: Sequence[NodeView], node_id: str) -> None:
+        """Give this node the turn of these members, whosever it is."""
         credit = self._credits
         total = 0.0
         for member in members:
-            node_id, weight = member.snapshot.node_id, member.snapshot.weight
-            credit[node_id] = credit.get(node_id, 0.0) + weight
-            total += weight
-        served = min(members, key=lambda member: (-credit[member.snapshot.node_id], member.snapshot.node_id))
-        credit[served.snapshot.node_id] -= total
-        return served
+            snapshot = member.snapshot
+            credit[snapshot.node_id] = credit.get(snapshot.node_id, 0.0) + snapshot.weight
+            total += snapshot.weight
+        credit[node_id] = credit.get(node_id, 0.0) - total
 
     def forget(self, node_id: str) -> None:
         """The node is a member no more."""

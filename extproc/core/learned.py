@@ -1,7 +1,9 @@
 """What is learned of each node and each model from what nodes report and answers say."""
 
 from collections import OrderedDict
-from math import fsum
+from collections.abc import Sequence
+from math import fsum, log
+from statistics import median_low
 
 from extproc.core.settings import ExpectedRates
 from extproc.core.snapshot import Learned, Snapshot
@@ -13,14 +15,19 @@ WINDOW_S = 60.0
 SPAN_S = 30.0
 """Over so long the load is taken to be even: an idle night says nothing of the busy seconds of the morning."""
 STEPS_WAITED = 1.5
-DECODES_CHANGED_SHARE = 16
-"""The fleet's decode time is made anew when more than one in so many nodes has told another one."""
+CHANGED_SHARE = 16
+"""What is known of the fleet is made anew when one in so many nodes has told something else."""
 STEP_S_MAX = 0.2
 """A longer step is one of prefill, by whatever average a node tells."""
 STEP_RISE = 1.02
 """So many times longer the shortest step of a node is taken to be with each report that tells of longer ones."""
 OUTLIER = 16.0
-"""No interval counts for a rate further than this from the fleet's."""
+"""No interval counts for a rate so many times the fleet's, nor is a node taken to be so many times slower or faster."""
+SPREAD = 8.0
+"""What a node tells says nothing of the others if it is so many times less or more than the median."""
+STEP = 1.1
+"""Rates that differ by less are mostly taken to be equal: what is learned of equal nodes differs by chance, and in an
+idle fleet the one that chance favours would get all requests."""
 OUTPUT_PRIOR_ANSWERS = 8
 OUTPUT_TOKENS_MAX = 32_768
 OUTPUT_ANSWERS_MAX = 500
@@ -51,24 +58,22 @@ class LearnedRates:
     cache trust     tokens found in the node's cache / tokens that we expected there
     output length   mean of the answers of a model
 
-    State: sums for each node that count half again and again; the fleet's mean decode time, and its step.
+    What is known of the fleet is known from the nodes that are like most, within SPREAD of their median: whatever one
+    tells of itself, by fault or malice, it says little of the others.
+
+    State: sums for each node that count half again and again; the fleet's rate, decode time and step.
     """
 
     def __init__(self, expected: ExpectedRates) -> None:
         self._expected = expected
         self._nodes: dict[str, _Node] = {}
-        self._fleet = _Prefills()
         self._outputs: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self.prefill_tokens_per_s = expected.prefill_tokens_per_s
+        """Of the fleet, as the next; the configured ones until a node reports them."""
         self.decode_s_per_token = expected.decode_s_per_token
-        """Mean of the nodes' latest; the configured one until a node reports it."""
         self._step_s = min(expected.decode_s_per_token, STEP_S_MAX)
-        self._decodes_changed = 0
-        """Since the fleet's decode time and step were made."""
-
-    @property
-    def prefill_tokens_per_s(self) -> float:
-        """Of the whole fleet."""
-        return self._fleet.rate(self._expected.prefill_tokens_per_s, self._step_s)
+        self._changes = 0
+        """Of nodes, since what is known of the fleet was made."""
 
     def of(self, node_id: str) -> Learned:
         """What is known of a node; of one that never reported it is what is assumed."""
@@ -77,7 +82,7 @@ class LearnedRates:
         if node is None:
             return Learned(fleets, float(self._expected.prefill_tokens))
         mean = node.tokens_mean if node.tokens_mean is not None else float(self._expected.prefill_tokens)
-        slowness = node.prefills.slowness(fleets, self._step_s)
+        slowness = STEP ** round(log(node.prefills.slowness(fleets, self._step_s), STEP))
         return Learned(fleets / slowness, mean, node.decode_s, node.trust.share)
 
     def observe(self, snapshot: Snapshot, taken_at_s: float) -> Learned:
@@ -116,8 +121,8 @@ class LearnedRates:
     def forget(self, node_id: str) -> None:
         """The node is a member no more, or its engine began anew."""
         node = self._nodes.pop(node_id, None)
-        if node is not None and node.decode_s is not None:
-            self._renew_decode()
+        if node is not None:
+            self._renew()
 
     def _observe_prefills(self, node: "_Node", snapshot: Snapshot, taken_at_s: float) -> None:
         tokens, seconds = snapshot.prefill_tokens_total, snapshot.prefill_seconds_total
@@ -130,10 +135,10 @@ class LearnedRates:
         passed_s = taken_at_s - before[3]
         if min(new_tokens, waited_s, firsts) < 0 or passed_s <= 0:
             return  # a data-parallel engine may have gone: counting goes on from here
-        # What one interval can do is bounded by the time that it lasted; one that lies again raises its own bound.
-        tokens_max = OUTLIER * self.prefill_tokens_per_s * passed_s
-        for prefills in (node.prefills, self._fleet):
-            prefills.add(min(new_tokens, tokens_max), firsts, waited_s, passed_s)
+        # What one interval can do is bounded by the time that it lasted.
+        tokens_max = OUTLIER * max(self.prefill_tokens_per_s, self._expected.prefill_tokens_per_s) * passed_s
+        node.prefills.add(min(new_tokens, tokens_max), firsts, waited_s, passed_s)
+        self._changed()
         if firsts:
             mean = new_tokens / firsts
             share = min(1.0, firsts / 32)
@@ -145,18 +150,41 @@ class LearnedRates:
         step_s = min(decode_s, node.step_s * STEP_RISE)
         if (decode_s, step_s) != (node.decode_s, node.step_s):
             node.decode_s, node.step_s = decode_s, step_s
-            self._decodes_changed += 1
-            # Not at each report: what all report at once would cost the square of their number.
-            if self._decodes_changed * DECODES_CHANGED_SHARE > len(self._nodes):
-                self._renew_decode()
+            self._changed()
 
-    def _renew_decode(self) -> None:
-        self._decodes_changed = 0
-        assumed_s = self._expected.decode_s_per_token
-        told = [node.decode_s for node in self._nodes.values() if node.decode_s is not None]
-        self.decode_s_per_token = fsum(told) / len(told) if told else assumed_s
-        shortest_s = min(node.step_s for node in self._nodes.values()) if told else assumed_s
-        self._step_s = min(shortest_s, STEP_S_MAX)
+    def _changed(self) -> None:
+        """A node has told something else; not at each is the fleet's made anew: that would cost the square of all."""
+        self._changes += 1
+        if self._changes * CHANGED_SHARE > len(self._nodes):
+            self._renew()
+
+    def _renew(self) -> None:
+        self._changes = 0
+        nodes, expected = self._nodes.values(), self._expected
+        told_s = [(one.decode_s, one.step_s) for one in nodes if one.decode_s is not None]
+        decodes_s = _alike([decode_s for decode_s, _ in told_s]) or [expected.decode_s_per_token]
+        steps_s = _alike([step_s for _, step_s in told_s]) or [expected.decode_s_per_token]
+        self.decode_s_per_token = fsum(decodes_s) / len(decodes_s)
+        self._step_s = min(*steps_s, STEP_S_MAX)
+        assumed = expected.prefill_tokens_per_s
+        rates = {one.prefills: _rate([one.prefills], assumed, self._step_s) for one in nodes if one.prefills.tokens}
+        alike = set(_alike(list(rates.values())))
+        rate = _rate([one for one, own in rates.items() if own in alike], assumed, self._step_s)
+        if not 1 / STEP < rate / self.prefill_tokens_per_s < STEP:
+            self.prefill_tokens_per_s = rate
+
+
+def _alike(told: list[float]) -> list[float]:
+    """Without those that no other confirms: what is further from the median than `SPREAD` times."""
+    middle = median_low(told) if told else 0.0
+    return [one for one in told if middle / SPREAD <= one <= middle * SPREAD]
+
+
+def _rate(prefills: Sequence["_Prefills"], assumed: float, step_s: float) -> float:
+    """Tokens per second beside the waits for steps, which are nine tenths of each one's time at most."""
+    tokens = fsum(one.tokens for one in prefills)
+    beside_s = fsum(max(one.busy_s - one.steps_s(step_s), one.busy_s / 10) for one in prefills)
+    return (tokens + PRIOR_S * assumed) / (beside_s + PRIOR_S)
 
 
 class _Node:
@@ -195,14 +223,9 @@ class _Prefills:
             return self._busy_before_s
         return self._busy_before_s + self._span_waited_s * self._span_s / (self._span_waited_s + self._span_s)
 
-    def rate(self, assumed: float, step_s: float) -> float:
-        """Tokens per second beside the waits for steps, which are nine tenths of the time at most."""
-        busy_s = self.busy_s
-        return (self.tokens + PRIOR_S * assumed) / (max(busy_s - self._steps_s(step_s), busy_s / 10) + PRIOR_S)
-
     def slowness(self, rate: float, step_s: float) -> float:
         """How many times longer it took than at this rate."""
-        expected_s = self._steps_s(step_s) + self.tokens / rate
+        expected_s = self.steps_s(step_s) + self.tokens / rate
         return min(max((self.busy_s + PRIOR_S) / (expected_s + PRIOR_S), 1 / OUTLIER), OUTLIER)
 
     def add(self, tokens: float, firsts: float, waited_s: float, passed_s: float) -> None:
@@ -218,7 +241,7 @@ class _Prefills:
             self.tokens, self.firsts, self.waited_s = self.tokens / 2, self.firsts / 2, self.waited_s / 2
             self._busy_before_s = busy_s / 2
 
-    def _steps_s(self, step_s: float) -> float:
+    def steps_s(self, step_s: float) -> float:
         """The waits for steps, as far as they were not at the same time."""
         alone = self.busy_s / self.waited_s if self.waited_s else 1.0
         return self.firsts * STEPS_WAITED * step_s * alone

@@ -123,6 +123,7 @@ class Ledger:
             node.let_closed_go(sample)
         else:
             node.sample, node.seen_until_s = sample, seen_until_s
+            node.adapters = {name: at_s for name, at_s in node.adapters.items() if at_s >= seen_until_s}
         if purged or not sample.unchanged:
             node.match()
 
@@ -167,6 +168,7 @@ class Ledger:
             prefills_of_others=node.others,
             work_tokens=node.work,
             work_since_s=ALWAYS if node.tells else node.work_since_s,
+            adapters_sent=frozenset(node.adapters),
         )
 
     def _node(self, node_id: str) -> NodeLedger:

@@ -27,6 +27,8 @@ class Reservation(Struct, frozen=True):
     """Prompt tokens that we expect in the node's cache."""
     prompt_tokens: int = 0
     """All prompt tokens, as the two before were told by."""
+    adapter: str | None = None
+    """The model, if it is an adapter that the node has to load for it."""
 
 
 class Sample(Struct, frozen=True):
@@ -66,6 +68,7 @@ class NodeLedger:
     """One node's entries and the sums over them, which each event keeps up to date."""
 
     __slots__ = (
+        "adapters",
         "closed",
         "finished",
         "idle_until_s",
@@ -99,6 +102,8 @@ class NodeLedger:
         """Closed since the sample, by the time of closing."""
         self.matched: set[str] = set()
         """Open requests that the sample shows as pending, less those whose first token came since."""
+        self.adapters: dict[str, float] = {}
+        """Adapters that it has to load, and when they were asked for last; those that no sample can show yet."""
         self.sequences = 0
         self.unseen = 0
         self.requests_unseen = 0
@@ -135,6 +140,8 @@ class NodeLedger:
         one = entry.reservation
         self.open[one.request_id] = entry
         self.sequences += one.sequences
+        if one.adapter is not None:
+            self.adapters[one.adapter] = one.opened_s
         self._see_not(entry)
 
     def take_out(self, entry: Entry) -> None:
@@ -170,6 +177,10 @@ class NodeLedger:
             self.closed.popleft()
         self.matched.clear()
         self.unseen = self.requests_unseen = self.finished = self.kv_blocks = self.tokens = 0
+        for entry in self.closed:
+            if not self.is_unseen(entry):
+                self.finished += entry.reservation.sequences
+                self.kv_blocks -= entry.reservation.kv_blocks
         unmatched = self.sample.pending_prefills
         unseen: list[Entry] = []
         for entry in self._newest_first():
@@ -177,13 +188,9 @@ class NodeLedger:
             if self.is_unseen(entry):
                 if is_open:
                     unseen.append(entry)
-                continue
-            if not is_open:
-                self.finished += one.sequences
-                self.kv_blocks -= one.kv_blocks
-            elif unmatched <= 0 and not self.closed:
-                break
-            if unmatched > 0 and (entry.first_token_s is None or entry.first_token_s > told_after_s):
+            elif unmatched <= 0:
+                break  # all before it were sent earlier, and have begun
+            elif entry.first_token_s is None or entry.first_token_s > told_after_s:
                 unmatched -= one.sequences
                 if is_open and entry.first_token_s is None:
                     self.matched.add(one.request_id)

@@ -4,7 +4,11 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 ENTRY_BYTES = 400
-"""What one block at one node takes in memory, at most: 150 to 360, as full as the tables are; see bench/prefix.py."""
+"""What one block at one node takes in memory, at most: 150 to 360 before few nodes; see bench/prefix.py."""
+NODES_PER_BYTE = 7
+"""And a byte more for so many nodes: a set of nodes is a number of as many bits, which a block may have for itself."""
+EVICTED_SHARE = 1024
+"""A full index makes more room than it needs, this share of all, for finding the node with the most takes a while."""
 
 
 class PrefixIndex:
@@ -19,7 +23,7 @@ class PrefixIndex:
     """
 
     def __init__(self, bytes_max: int) -> None:
-        self._entries_max = bytes_max // ENTRY_BYTES
+        self._bytes_max = bytes_max
         self._entries = 0
         self._masks: dict[int, int] = {}
         self._used: dict[str, OrderedDict[int, None]] = {}
@@ -36,9 +40,10 @@ class PrefixIndex:
         used = self._used.get(node_id)
         if used is None:
             used = self._join(node_id)
+        entries_max = self._bytes_max // (ENTRY_BYTES + len(self._node_of_bit) // NODES_PER_BYTE)
         bit = 1 << self._bits[node_id]
         masks = self._masks
-        kept = blocks[: min(capacity_blocks, self._entries_max)]
+        kept = blocks[: min(capacity_blocks, entries_max)]
         before = len(used)
         held, shared = 0, bit
         for block in reversed(kept):
@@ -52,9 +57,10 @@ class PrefixIndex:
             masks[block] = shared
         self._entries += len(used) - before
         self._shrink(node_id, capacity_blocks)
-        while self._entries > self._entries_max:
+        while self._entries > entries_max:
             largest = max(self._used, key=lambda one: len(self._used[one]))
-            self._shrink(largest, len(self._used[largest]) - (self._entries - self._entries_max))
+            too_many = self._entries - entries_max + entries_max // EVICTED_SHARE
+            self._shrink(largest, len(self._used[largest]) - too_many)
 
     def match(self, blocks: Sequence[int]) -> dict[str, int]:
         """How many of a prompt's first blocks each node has; nodes that have none are left out."""

@@ -171,7 +171,7 @@ def _choose(
     """Walk the nodes in the order of their costs and take the first with room.
 
     Too few free KV blocks are no room as long as another node has some; where none has, the cheapest queues the
-    request. For an adapter the nodes that have it loaded come first, then those with a place for it.
+    request. For an adapter the nodes that have it loaded, or load it now, come first, then those with a place for it.
     """
     nodes, kept_max = prospects.nodes, settings.candidates_kept_max
     candidates: list[Candidate] = []
@@ -228,10 +228,11 @@ def _by_cost(request: InferenceRequest, nodes: Sequence[NodeView], costs: Sequen
 
 
 def _adapter_tier(node: NodeView, model: str) -> int:
-    """0: loaded, or no adapter; 1: there is a place to load it; 2: another would have to go, or who knows."""
-    if model not in node.adapters_unloaded:
+    """0: no adapter, or loaded, or being so; 1: there is a place for it; 2: another would have to go, or who knows."""
+    sent = node.own.adapters_sent
+    if model not in node.adapters_unloaded or model in sent:
         return 0
-    return 1 if node.snapshot.adapter_slots_free else 2
+    return 1 if (node.snapshot.adapter_slots_free or 0) > len(sent) else 2
 
 
 def _chance(request_id: str, sides: int) -> int:

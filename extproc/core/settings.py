@@ -41,12 +41,13 @@ def faults_of(error: ValidationError) -> list[Fault]:
         if one["type"] == "default_factory_not_called":
             continue  # a default that rests on a field whose own fault is told
         wanted = _WANTED.get(one["type"]) or one["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-        got = "nothing" if one["type"] == "missing" else _shown(one["input"])
+        got = "nothing" if one["type"] == "missing" else shown(one["input"])
         faults.append(Fault(".".join(_key(part) for part in one["loc"]), wanted, got))
     return faults
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value as a fault repeats it."""
     try:
         text = repr(value)
     except ValueError:  # Python prints no integer of over 4300 digits

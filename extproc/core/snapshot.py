@@ -130,6 +130,8 @@ class OwnLoad(Struct, frozen=True):
     """Prompt tokens to be computed, others' too, as of `work_since_s`; they shrink at the node's rate since."""
     work_since_s: float = float("inf")
     """`ALWAYS`: all pending prompts count whole until their first token comes."""
+    adapters_sent: frozenset[str] = frozenset()
+    """Adapters that the sample does not show as loaded, and that were asked for since."""
 
 
 ALWAYS = float("inf")

@@ -36,7 +36,8 @@ ENTRIES_MAX: Final = 20_000
 pause of ours there can be one for each request in flight."""
 ENTRIES_AT_ONCE: Final = 100
 """Then others have a turn."""
-TOKENS_MAX: Final = 1_000_000_000
+COUNT_MAX: Final = 1_000_000_000
+"""Of tokens or answers."""
 SECONDS_MAX: Final = 1e8
 REQUEST_ID_CHARS_MAX: Final = 64
 TEXT_CHARS_MAX: Final = 128
@@ -74,6 +75,9 @@ class AnswerEnded(Struct, frozen=True):
     prompt_tokens: int | None
     """By the engine's `usage`. Streams have one only where the client asked for it (`stream_options.include_usage`)."""
     completion_tokens: int | None
+    """Of all its answers together."""
+    sequences: int = 1
+    """Answers that it asked for, at least 1."""
 
 
 def read(entry: HTTPAccessLogEntry) -> AnswerEnded | None:
@@ -96,10 +100,11 @@ def read(entry: HTTPAccessLogEntry) -> AnswerEnded | None:
         first_byte_s=_seconds(common, "time_to_first_upstream_rx_byte"),
         duration_s=_seconds(common, "duration"),
         model=model if 0 < len(model) <= MODEL_CHARS_MAX else None,
-        counted_tokens=_tokens(ours, "tokens"),
+        counted_tokens=_count(ours, "tokens"),
         counted_exactly=ours.fields["tokens_exact"].bool_value if "tokens_exact" in ours.fields else False,
-        prompt_tokens=None if usage is None else _tokens(usage, "prompt_tokens"),
-        completion_tokens=None if usage is None else _tokens(usage, "completion_tokens"),
+        prompt_tokens=None if usage is None else _count(usage, "prompt_tokens"),
+        completion_tokens=None if usage is None else _count(usage, "completion_tokens"),
+        sequences=_count(ours, "sequences") or 1,
     )
 
 
@@ -108,14 +113,14 @@ def _text(metadata: Fields, key: str) -> str:
     return metadata.fields[key].string_value if key in metadata.fields else ""
 
 
-def _tokens(metadata: Fields, key: str) -> int | None:
+def _count(metadata: Fields, key: str) -> int | None:
     if key not in metadata.fields:
         return None
     value = metadata.fields[key]
     if value.WhichOneof("kind") != "number_value":
         return None
     number = value.number_value
-    return int(number) if 0 <= number <= TOKENS_MAX and number.is_integer() else None
+    return int(number) if 0 <= number <= COUNT_MAX and number.is_integer() else None
 
 
 def _seconds(common: AccessLogCommon, name: str) -> float | None:
@@ -174,14 +179,14 @@ class AccessLog:
 
     async def _take(self, message: StreamAccessLogsMessage) -> None:
         entries = message.http_logs.log_entry
-        self._metrics.access_log_ignored(max(0, len(entries) - ENTRIES_MAX))
+        self._metrics.answers.ignored(max(0, len(entries) - ENTRIES_MAX))
         for number, entry in enumerate(islice(entries, ENTRIES_MAX), 1):
             if number % ENTRIES_AT_ONCE == 0:
                 await asyncio.sleep(0)
             try:
                 ended = read(entry)
                 if ended is None:
-                    self._metrics.access_log_ignored(1)
+                    self._metrics.answers.ignored(1)
                 else:
                     self._ended(ended)
             except Exception:

@@ -45,7 +45,13 @@ def field_of(refusal: Refusal, endpoint: Endpoint | None) -> str | None:
 
 
 def metadata_of(
-    request_id: str, outcome: str, reason: str, policy: str, policy_fault: str | None, decision: Decision | None
+    request_id: str,
+    outcome: str,
+    reason: str,
+    policy: str,
+    policy_fault: str | None,
+    decision: Decision | None,
+    sequences: int | None,
 ) -> dict[str, str | int | bool]:
     """What access logs shall show, and what `accesslog` knows the request by; what is not known is absent."""
     metadata: dict[str, str | int | bool] = {
@@ -66,6 +72,8 @@ def metadata_of(
     if decision.prompt_tokens is not None:
         metadata["tokens"] = decision.prompt_tokens
         metadata["tokens_exact"] = decision.tokens_exact
+    if sequences is not None:
+        metadata["sequences"] = sequences
     if decision.tokens_source is not None:
         metadata["tokens_source"] = decision.tokens_source.value
     if isinstance(decision.outcome, Chosen):

@@ -37,6 +37,8 @@ NAMESPACE: Final = "extproc"
 """Of the dynamic metadata."""
 TRACE_ID_CHARS_MAX: Final = 128
 _CLAIM_DIGITS_MAX: Final = 18
+_OVERLOADED_HEADER: Final = "x-envoy-overloaded"
+"""On what Envoy answers itself for a request beyond its circuit breakers: the 503 is not the node's."""
 _STATUS: Final = re.compile("[1-5][0-9][0-9]", re.ASCII)
 _WANTED: Final = frozenset((":method", ":path", "content-length", "x-request-id"))
 _OVERWRITE: Final = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
@@ -122,11 +124,14 @@ def _headers(headers: HttpHeaders, body_mode: int) -> RequestHeaders:
 
 
 def _status(headers: HttpHeaders) -> int:
+    status = 0
     for header in headers.headers.headers:
         if header.key == ":status":
             text = header.raw_value.decode("ascii", "replace") if header.raw_value else header.value
-            return int(text) if _STATUS.fullmatch(text) else 0
-    return 0
+            status = int(text) if _STATUS.fullmatch(text) else 0
+        elif header.key == _OVERLOADED_HEADER:
+            return 0
+    return status
 
 
 def _claim(content_length: str) -> int | None:

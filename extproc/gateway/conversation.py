@@ -45,7 +45,7 @@ class ResponseHeaders(Struct, frozen=True):
     """The answer began. Engines may send its head long before the first token."""
 
     status: int
-    """Of HTTP; 0 where it has none that HTTP knows."""
+    """Of HTTP; 0 where it has none that HTTP knows, or where Envoy answers for a limit of its own."""
 
 
 class ResponseBody(Struct, frozen=True):

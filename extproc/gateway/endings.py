@@ -37,18 +37,28 @@ def of_entry(ended: AnswerEnded) -> Answered:
     """What the balancer is told of an entry.
 
     Names that are in no list, as of Envoys to come, and answers of Envoy's or ours prove nothing about a node; neither
-    does a good answer to what was no inference request: the API of a dead engine may live.
+    does a good answer to what was no inference request: the API of a dead engine may live. Nor an error: it may be that
+    path's alone, and no good answer to its like would ever make up for it. Only where nobody was there, or whoever was
+    there broke off, all kinds of requests say the same.
     """
     ending = _ending(ended)
-    if ending is Ending.SERVED and ended.model is None:
+    if ended.model is None and ending is not Ending.UNREACHABLE:
         ending = Ending.UNTOLD
     return Answered(
         request_id=ended.request_id,
         ending=ending,
         host=ended.upstream_host,
         model=ended.model,
-        output_tokens=ended.completion_tokens,
+        output_tokens=_output_tokens(ended),
     )
+
+
+def _output_tokens(ended: AnswerEnded) -> int | None:
+    """Of one answer, on the average: `usage` tells the sum over all that a request asked for.
+
+    0 is what embeddings have, and says nothing of what the model's chats are like.
+    """
+    return round(ended.completion_tokens / ended.sequences) if ended.completion_tokens else None
 
 
 def _ending(ended: AnswerEnded) -> Ending:

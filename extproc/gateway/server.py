@@ -32,8 +32,9 @@ from extproc.streams import Waits
 
 log = structlog.get_logger()
 
-_MESSAGE_MARGIN_BYTES = 1024 * 1024
-"""A gRPC message is larger than the body in it; a body a little over the limit still gets its 413."""
+_MESSAGE_MARGIN_BYTES = 2 * 1024 * 1024
+"""A gRPC message is larger than the body in it; a body a little over the limit still gets its 413. And where bodies are
+kept short an access log's message must pass all the same: Envoy gathers 1 MiB, as shipped, before the last entry."""
 _METADATA_MARGIN_BYTES = 32 * 1024
 """For all that stands in a stream's gRPC metadata beside policies."""
 _PING_INTERVAL_MIN_MS = 5_000
@@ -102,17 +103,12 @@ class ExternalProcessor:
         self._streams_open = 0
         self._draining = False
         self._rests = Waits()
-        metrics.watch_gateway(lambda: self._streams_open, lambda: self._budget.bytes_reserved)
+        metrics.requests.watch(lambda: self._streams_open, lambda: self._budget.bytes_reserved)
 
     @property
     def streams_open(self) -> int:
         """Requests that Envoy has open with us."""
         return self._streams_open
-
-    @property
-    def body_bytes_reserved(self) -> int:
-        """Bytes reserved for the bodies of all streams."""
-        return self._budget.bytes_reserved
 
     def drain(self) -> None:
         """Take no new streams, end each open one with gRPC OK as soon as it is decided. Envoy goes on without us."""
@@ -155,7 +151,7 @@ class ExternalProcessor:
             self._our_error("policies")
             policy, fault = self._policies.default, "could not be read"
         if fault is not None:
-            self._metrics.policy_fault()
+            self._metrics.requests.policy_fault()
         # Envoy may tell of a request after a restart of ours, so no number is used twice over all starts.
         request_id = f"{self._boot}-{next(self._request_ids)}"
         return Session(self._balancer, policy, fault, self._budget, self._limits, request_id)
@@ -215,9 +211,9 @@ class ExternalProcessor:
     def _note(self, session: Session, action: Action, seconds: float) -> None:
         try:
             if session.decision is not None:
-                self._metrics.decided(session.decision, seconds)
+                self._metrics.requests.decided(session.decision, seconds)
             if isinstance(action, Respond):
-                self._metrics.responded(action.code)
+                self._metrics.requests.responded(action.code)
         except Exception:  # noqa: BLE001
             self._our_error("metrics")
 

@@ -77,6 +77,7 @@ class Session:
         "_policy_fault",
         "_request_id",
         "_routed",
+        "_sequences",
         "_share",
         "_state",
         "_trace_id",
@@ -107,6 +108,7 @@ class Session:
         self._bytes_come = 0
         self._parsed: openai.ParsedBody | None = None
         self._routed: InferenceRequest | None = None
+        self._sequences: int | None = None
         self._watch = AnswerWatch(balancer, request_id, leaves_early=policy.leave_after_first_token)
         self.decision: Decision | None = None
         """The balancer's; `None` as well where a client was refused without asking it."""
@@ -219,6 +221,7 @@ class Session:
             sequences=parsed.sequences,
             trace_id=self._trace_id,
         )
+        self._sequences = parsed.sequences
         self._watch.counted = True
         self.decision = self._balancer.route(request, self._policy, now_s)
         if count.source is CountSource.ESTIMATED:
@@ -290,4 +293,4 @@ class Session:
 
     def _metadata(self, outcome: str, reason: str, decision: Decision | None) -> Metadata:
         policy, fault = self._policy.name, self._policy_fault
-        return answers.metadata_of(self._request_id, outcome, reason, policy, fault, decision)
+        return answers.metadata_of(self._request_id, outcome, reason, policy, fault, decision, self._sequences)

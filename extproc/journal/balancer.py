@@ -22,33 +22,14 @@ from extproc.core.policy import RoutingPolicy
 from extproc.core.request import InferenceRequest
 from extproc.core.settings import BalancerSettings, Fault
 from extproc.core.snapshot import NodeEvent, NodeReported, Observation, ServedModel, Snapshot
+from extproc.journal import lines, place
 from extproc.journal.file import Chunk, JournalFile
-from extproc.journal.lines import (
-    FORMAT,
-    LINE_BYTES_MAX,
-    Finished,
-    FirstToken,
-    Head,
-    Left,
-    Line,
-    Lost,
-    Models,
-    Policy,
-    Recounted,
-    Reported,
-    Routed,
-    StreamLeft,
-    Ticked,
-    Told,
-    Uninspected,
-    decided_of,
-    encode,
-    packed,
-)
+from extproc.journal.lines import LINE_BYTES_MAX, decided_of, encode, packed
 
 CHUNK_BYTES: Final = 64 * 1024
 CHUNK_S: Final = 1.0
-"""What is lost when the process is killed: so many bytes, or the lines of so many seconds."""
+"""What is lost when the process is killed: so many bytes, or the lines of so many seconds; where nothing happens that
+would write them, those since the last tick."""
 NAMES_BYTES_MAX: Final = 512 * 1024
 """Lines that explain numbers, which each file repeats; over it numbers are given anew."""
 
@@ -96,7 +77,7 @@ class JournaledBalancer(Balancer):
             decision = super().route_uninspected(request_id, trace_id, now_s)
         finally:
             decided = None if decision is None else decided_of(decision)
-            self._keep(now_s, Uninspected, now_s, request_id, trace_id, decided)
+            self._keep(now_s, lines.Uninspected, now_s, request_id, trace_id, decided)
         return decision
 
     def recount(self, request: InferenceRequest) -> None:
@@ -106,23 +87,23 @@ class JournaledBalancer(Balancer):
 
     def first_token(self, request_id: str, now_s: float) -> None:
         """See `Balancer`."""
-        self._keep(now_s, FirstToken, now_s, request_id)
+        self._keep(now_s, lines.FirstToken, now_s, request_id)
         super().first_token(request_id, now_s)
 
     def leave(self, request_id: str, now_s: float) -> None:
         """See `Balancer`."""
-        self._keep(now_s, StreamLeft, now_s, request_id)
+        self._keep(now_s, lines.StreamLeft, now_s, request_id)
         super().leave(request_id, now_s)
 
     def finish(self, request_id: str, now_s: float) -> None:
         """See `Balancer`."""
         if not self._answering:
-            self._keep(now_s, Finished, now_s, request_id)
+            self._keep(now_s, lines.Finished, now_s, request_id)
         super().finish(request_id, now_s)
 
     def answered(self, answered: Answered, now_s: float) -> None:
         """See `Balancer`."""
-        self._keep(now_s, Told, now_s, answered)
+        self._keep(now_s, lines.Told, now_s, answered)
         self._answering = True  # it finishes the request itself
         try:
             super().answered(answered, now_s)
@@ -131,7 +112,8 @@ class JournaledBalancer(Balancer):
 
     def tick(self, now_s: float) -> list[str]:
         """See `Balancer`."""
-        self._keep(now_s, Ticked, now_s)
+        self._keep(now_s, lines.Ticked, now_s)
+        self._flush(now_s)  # where nothing else happens no other call comes
         return super().tick(now_s)
 
     @property
@@ -144,14 +126,14 @@ class JournaledBalancer(Balancer):
         self._flush(self._flushed_s)
         self._file.close()
 
-    def _keep(self, now_s: float, make: Callable[..., Line], *values: object) -> None:
+    def _keep(self, now_s: float, make: Callable[..., lines.Line], *values: object) -> None:
         try:
             line = encode(make(*values))
             if len(line) >= LINE_BYTES_MAX:
                 raise _too_long(line)
         except Exception as error:  # noqa: BLE001 - whatever it is, the request goes on
             self._file.complain(f"{type(error).__name__}: {error}")
-            line = encode(Lost(1))
+            line = encode(lines.Lost(1))
         self._lines.append(line)
         self._bytes += len(line)
         if self._bytes >= CHUNK_BYTES or now_s - self._flushed_s >= CHUNK_S:
@@ -167,24 +149,24 @@ class JournaledBalancer(Balancer):
             self._bytes = 0
             self._names_before = self._names
 
-    def _observed(self, event: NodeEvent, now_s: float) -> Line:
+    def _observed(self, event: NodeEvent, now_s: float) -> lines.Line:
         if not isinstance(event, NodeReported):
-            return Left(now_s, event.node_id, event.boot_id)
+            return lines.Left(now_s, event.node_id, event.boot_id)
         snapshot = event.snapshot
         values = zip(_SNAPSHOT_FIELDS, _snapshot_values(snapshot), strict=True)
         told = {name: value for name, value in values if value is not None}
         models = snapshot.models
-        number = None if models is None else self._number(models, lambda number: Models(number, models))
-        return Reported(now_s, told, number)
+        number = None if models is None else self._number(models, lambda number: lines.Models(number, models))
+        return lines.Reported(now_s, told, number)
 
     def _routed(
         self, request: InferenceRequest, policy: RoutingPolicy, decision: Decision | None, now_s: float
-    ) -> Line:
-        number = self._number(policy, lambda number: Policy(number, policy.model_dump(mode="json")))
+    ) -> lines.Line:
+        number = self._number(policy, lambda number: lines.Policy(number, policy.model_dump(mode="json")))
         decided = None if decision is None else decided_of(decision)
-        return Routed(now_s, number, *_without_blocks(request), decided)
+        return lines.Routed(now_s, number, *_without_blocks(request), decided)
 
-    def _number(self, named: RoutingPolicy | tuple[ServedModel, ...], make: Callable[[int], Line]) -> int:
+    def _number(self, named: RoutingPolicy | tuple[ServedModel, ...], make: Callable[[int], lines.Line]) -> int:
         number = self._numbers.get(named)
         if number is None:
             number = self._numbers_given
@@ -210,19 +192,22 @@ def balancer(config: Config, started_s: float, on_fault: Callable[[], None]) -> 
     journal = config.journal
     if journal.path is None:
         return Balancer(config, started_s)
+    if (fault := place.fault_of(journal.path)) is not None:
+        return fault
     run, started_at = secrets.token_hex(4), datetime.now(UTC).isoformat(timespec="seconds")
+    program = version("extproc")
     settings = config.model_dump(mode="json", include=set(BalancerSettings.model_fields))
 
     def head(part: int) -> bytes:
-        return encode(Head(FORMAT, version("extproc"), run, part, part == 0, started_at, started_s, settings))
+        begins = part == 0
+        return encode(lines.Head(lines.FORMAT, program, run, part, begins, started_at, started_s, settings))
 
     try:
         file = JournalFile(
             journal.path, head, on_fault, file_bytes_max=journal.file_bytes_max, files_max=journal.files_max
         )
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        return Fault("journal.path", "a file that can be written", f"{journal.path}: {reason}")
+        return place.unwritable(journal.path, error)
     return JournaledBalancer(config, started_s, file)
 
 
@@ -236,8 +221,8 @@ def _too_long(line: bytes) -> ValueError:
     return ValueError(f"a line of {len(line)} bytes, more than {LINE_BYTES_MAX}")
 
 
-def _recounted(request: InferenceRequest) -> Line:
-    return Recounted(*_without_blocks(request))
+def _recounted(request: InferenceRequest) -> lines.Line:
+    return lines.Recounted(*_without_blocks(request))
 
 
 def _without_blocks(request: InferenceRequest) -> tuple[InferenceRequest, bytes]:

@@ -7,10 +7,8 @@ truncated is begun anew.
 """
 
 import contextlib
-import errno
 import fcntl
 import os
-import stat
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +20,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from extproc.journal import place
 from extproc.journal.lines import Lost, encode
 
 log = structlog.get_logger()
@@ -163,9 +162,7 @@ class JournalFile:
     def _open(self) -> FileIO:
         self._close()
         self._begun = False
-        file = self._file = FileIO(self._path, "a+")
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "no regular file", str(self._path))  # renaming /dev/null would be no help
+        file = self._file = place.opened(self._path, "a+")
         try:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

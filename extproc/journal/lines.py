@@ -17,7 +17,9 @@ from extproc.core.request import InferenceRequest, Phase
 from extproc.core.snapshot import ServedModel
 
 FORMAT: Final = 1
-"""Of what is written here; another one is not read."""
+"""Of what is written here. Another one is not read; but all have `call`, `format` and `version` in their first line."""
+BEGINNING: Final = b'{"call":"journal"'
+"""Of every journal, in whatever format: by this `serve` knows what it may append to."""
 LINE_BYTES_MAX: Final = 1024 * 1024
 """No line is longer. Prompts have 4,096 blocks at most, decisions 1,000 candidates; what is over it is not written."""
 BLOCK_BYTES: Final = 8

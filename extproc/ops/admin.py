@@ -5,13 +5,14 @@ and is done in another thread, so that a scrape never holds up a request.
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 
 import msgspec
 from aiohttp import web
 
 from extproc.core.balancer import Balancer
-from extproc.core.decision import Decision
+from extproc.core.decision import Candidate, Chosen, Decision, Outcome
 from extproc.ops.metrics import Metrics
 from extproc.ops.nodegauges import NodeSample, samples_of
 
@@ -19,6 +20,8 @@ DECISIONS_SHOWN = 20
 """Shown by /decisions without a limit."""
 DECISIONS_SHOWN_MAX = 100_000
 """The most that /decisions can be asked for, as many as can be kept."""
+NOT_SCORED = "not scored"
+"""Why a candidate was passed over whose cost the strategy did not ask for."""
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _INDEX = """extproc
@@ -26,7 +29,7 @@ _INDEX = """extproc
 /readyz                200 when a node is known and we do not drain, else 503; how many of the nodes are ready
 /metrics               for Prometheus
 /nodes                 every node: snapshot, age, freshness, what was sent there and learned of it (?node=ID for one)
-/decisions?limit=N     the latest decisions, newest first: candidates, costs, reason
+/decisions?limit=N     the latest decisions, newest first: candidates, costs (null: not scored), reason
 """
 
 
@@ -105,10 +108,15 @@ def _nodes_page(samples: list[NodeSample]) -> bytes:
 
 
 def _node(sample: NodeSample) -> dict[str, object]:
-    """What an operator looks for stands first."""
+    """What an operator looks for stands first.
+
+    Of the prompt work at the node it is `prefill_tokens_ahead`, as of now; what it is made from rests on our clock.
+    """
     snapshot: dict[str, object] = msgspec.to_builtins(sample.view.snapshot)
     first = {name: snapshot.pop(name) for name in ("node_id", "host", "state")}
     view = sample.view
+    own: dict[str, object] = msgspec.to_builtins(view.own)
+    del own["work_tokens"], own["work_since_s"]
     ours = {
         "freshness": sample.freshness.value,
         "age_s": round(sample.age_s, 3),
@@ -116,7 +124,7 @@ def _node(sample: NodeSample) -> dict[str, object]:
         "in_flight": view.in_flight,
         "prefill_tokens_ahead": round(sample.tokens_ahead),
         "learned": msgspec.to_builtins(view.learned),
-        "own": msgspec.to_builtins(view.own),
+        "own": own,
     }
     return first | ours | snapshot
 
@@ -132,9 +140,19 @@ def _decisions_page(decisions: list[Decision], now_s: float) -> bytes:
         fields["x_request_id"] = fields.pop("trace_id")
         fields["age_s"] = round(now_s - fields.pop("at_s"), 3)
         fields["outcome"] = {"kind": type(decision.outcome).__name__.lower()} | fields["outcome"]
-        fields["candidates"] = [one._asdict() for one in decision.candidates]
+        fields["candidates"] = [_candidate(one, decision.outcome) for one in decision.candidates]
         shown.append(fields)
     return _encoded({"decisions": shown})
+
+
+def _candidate(one: Candidate, outcome: Outcome) -> dict[str, object]:
+    """How a node fared. `power-of-two` scores two nodes; the others have no cost, and that is why they stand behind."""
+    fields: dict[str, object] = one._asdict()
+    if one.cost == math.inf:
+        fields["cost"] = None
+        if one.excluded is None and not (isinstance(outcome, Chosen) and outcome.node_id == one.node_id):
+            fields["excluded"] = NOT_SCORED
+    return fields
 
 
 def _encoded(content: object) -> bytes:

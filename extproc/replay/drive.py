@@ -15,32 +15,14 @@ from msgspec.structs import replace
 
 from extproc.core.decision import Decision
 from extproc.core.policy import RoutingPolicy, policy_from_mapping
-from extproc.core.settings import Fault
+from extproc.core.settings import Fault, shown
 from extproc.core.snapshot import NodeLeft, NodeReported, ServedModel, Snapshot
-from extproc.journal.lines import (
-    FORMAT,
-    Call,
-    Decided,
-    Finished,
-    FirstToken,
-    Head,
-    Left,
-    Lost,
-    Models,
-    Policy,
-    Recounted,
-    Reported,
-    Routed,
-    StreamLeft,
-    Ticked,
-    Told,
-    Uninspected,
-    decided_of,
-    unpacked,
-)
+from extproc.journal import lines
+from extproc.journal.lines import Decided, decided_of, unpacked
+from extproc.replay.bounds import settings_of, snapshot_of
 from extproc.replay.follow import Follower
 from extproc.replay.other import Other
-from extproc.replay.read import Read, open_journal, settings_of, snapshot_of
+from extproc.replay.read import OtherFormat, Read, open_journal
 from extproc.replay.result import Doubt, Replayed, Tally
 
 NAMES_MAX: Final = 20_000
@@ -69,7 +51,10 @@ class Replay:
         self._other = other
         self._tally = Tally()
         self._balancer: Follower | None = None
-        self._head: Head | None = None
+        """`None`: no first line that can be used has come."""
+        self._headless_told = False
+        """No line can be used until the next first line, and why is told."""
+        self._head: lines.Head | None = None
         self._policies: dict[int, RoutingPolicy] = {}
         self._models: dict[int, tuple[ServedModel, ...]] = {}
         self._doubt: Doubt | None = None
@@ -81,20 +66,26 @@ class Replay:
         where, line = read.where, read.line
         self._tally.lines += 1
         if self._unreadable is not None:
-            if isinstance(line, Head) and line.begins:
+            if isinstance(line, OtherFormat) or (isinstance(line, lines.Head) and line.begins):
                 self._tally.cut += 1
             else:
                 self._damaged(self._unreadable)
             self._unreadable = None
         match line:
+            case OtherFormat():
+                self._begin_other(where, line)
+            case lines.Head():
+                self._begin(where, line)
+            case _ if self._headless_told:
+                self._tally.unread += 1
             case Fault():
                 self._unreadable = line
-            case Head():
-                self._begin(where, line)
-            case Policy() | Models() | Lost():
+            case _ if self._balancer is None:
+                self._damaged(Fault(where, "the first line of a journal before it", "none that can be used"))
+            case lines.Policy() | lines.Models() | lines.Lost():
                 self._note(where, line)
             case _:
-                fault = self._call(where, line)
+                fault = self._call(where, line, self._balancer)
                 if fault is not None:
                     self._damaged(fault)
 
@@ -106,17 +97,22 @@ class Replay:
         return self._tally.result(files, None if self._other is None else str(self._other))
 
     def _damaged(self, fault: Fault) -> None:
+        self._headless_told = self._balancer is None
         self._tally.damaged(fault)
         self._doubt = self._doubt or Doubt.DAMAGED
 
-    def _begin(self, where: str, head: Head) -> None:
+    def _begin_other(self, where: str, head: OtherFormat) -> None:
+        self._tally.version(head.version)
+        self._head = self._balancer = None
+        self._headless_told = False
+        got = f"{shown(head.format)}, of extproc {shown(head.version)}"
+        self._damaged(Fault(f"{where}: format", f"{lines.FORMAT}", got))
+
+    def _begin(self, where: str, head: lines.Head) -> None:
         before, self._head = self._head, head
         self._policies, self._models = {}, {}
+        self._headless_told = False
         self._tally.version(head.version)
-        if head.format != FORMAT:
-            self._balancer = None
-            self._damaged(Fault(f"{where}: format", f"{FORMAT}", f"{head.format}"))
-            return
         same_run = before is not None and before.run == head.run and self._balancer is not None and not head.begins
         if same_run and before is not None:
             if head.part != before.part + 1:
@@ -131,70 +127,68 @@ class Replay:
         else:
             self._balancer = Follower(settings, head.started_s)
 
-    def _note(self, where: str, line: Policy | Models | Lost) -> None:
+    def _note(self, where: str, line: lines.Policy | lines.Models | lines.Lost) -> None:
         match line:
-            case Policy(number=number, policy=mapping):
+            case lines.Policy(number=number, policy=mapping):
                 policy = policy_from_mapping(mapping)
                 if isinstance(policy, RoutingPolicy):
                     _remember(self._policies, number, policy)
                 else:
                     fault = policy[0]
                     self._damaged(Fault(f"{where}: policy.{fault.path}", fault.wanted, fault.got))
-            case Models(number=number, models=models):
+            case lines.Models(number=number, models=models):
                 _remember(self._models, number, models)
-            case Lost(lines=lines):
-                self._tally.lines_lost += lines
+            case lines.Lost(lines=count):
+                self._tally.lines_lost += count
                 self._doubt = self._doubt or Doubt.LINES_LOST
 
-    def _call(self, where: str, line: Call) -> Fault | None:
+    def _call(self, where: str, line: lines.Call, balancer: Follower) -> Fault | None:
         """Make one call again; or what is wrong with it."""
-        if self._balancer is None:
-            return Fault(where, "the first line of a journal before it", "none that can be used")
         try:
-            return self._call_again(where, line, self._balancer)
+            return self._call_again(where, line, balancer)
         except Exception as error:  # noqa: BLE001 - a hostile line may break any rule of the core
             return Fault(where, "what a balancer can take", f"{type(error).__name__}: {error}"[:200])
 
-    def _call_again(self, where: str, line: Call, balancer: Follower) -> Fault | None:
+    def _call_again(self, where: str, line: lines.Call, balancer: Follower) -> Fault | None:
         match line:
-            case Reported():
+            case lines.Reported():
                 snapshot = self._snapshot(where, line)
                 if isinstance(snapshot, Fault):
                     return snapshot
                 balancer.observe(NodeReported(snapshot), line.now_s)
-            case Left(now_s=now_s):
+            case lines.Left(now_s=now_s):
                 balancer.observe(NodeLeft(line.node_id, line.boot_id), now_s)
-            case Routed():
+            case lines.Routed():
                 policy = self._policies.get(line.policy)
                 if policy is None:
                     return Fault(f"{where}: policy", "a number that a line before explains", f"{line.policy}")
                 self._route(where, line, policy, balancer)
-            case Uninspected(now_s=now_s, request_id=request_id):
-                got = _attempt(lambda: balancer.route_uninspected(request_id, line.trace_id, now_s))
+            case lines.Uninspected(now_s=now_s, request_id=request_id):
+                got = _attempt(lambda: balancer.follow_uninspected(request_id, line.trace_id, now_s, line.decided))
                 self._tally.decided(where, request_id, line.decided, got, self._doubt)
-            case Recounted(request=request):
+            case lines.Recounted(request=request):
                 balancer.recount(replace(request, prompt_blocks=unpacked(line.blocks)))
-            case FirstToken(now_s=now_s, request_id=request_id):
+            case lines.FirstToken(now_s=now_s, request_id=request_id):
                 balancer.first_token(request_id, now_s)
-            case StreamLeft(now_s=now_s, request_id=request_id):
+            case lines.StreamLeft(now_s=now_s, request_id=request_id):
                 balancer.leave(request_id, now_s)
-            case Finished(now_s=now_s, request_id=request_id):
+            case lines.Finished(now_s=now_s, request_id=request_id):
                 balancer.finish(request_id, now_s)
-            case Told(now_s=now_s, answered=answered):
+            case lines.Told(now_s=now_s, answered=answered):
                 balancer.answered(answered, now_s)
-            case Ticked(now_s=now_s):
+            case lines.Ticked(now_s=now_s):
                 balancer.tick(now_s)
             case _:
                 assert_never(line)
         return None
 
-    def _snapshot(self, where: str, line: Reported) -> Snapshot | Fault:
+    def _snapshot(self, where: str, line: lines.Reported) -> Snapshot | Fault:
         models = None
         if line.models is not None and (models := self._models.get(line.models)) is None:
             return Fault(f"{where}: models", "a number that a line before explains", f"{line.models}")
         return snapshot_of(where, line, models)
 
-    def _route(self, where: str, line: Routed, policy: RoutingPolicy, balancer: Follower) -> None:
+    def _route(self, where: str, line: lines.Routed, policy: RoutingPolicy, balancer: Follower) -> None:
         request = replace(line.request, prompt_blocks=unpacked(line.blocks))
         recorded, now_s = line.decided, line.now_s
         if self._other is not None and recorded is not None:
@@ -202,8 +196,7 @@ class Replay:
             would_be = _attempt(lambda: balancer.would_route(request, other, now_s))
             if would_be is not None:
                 self._tally.beside(recorded, would_be)
-        node_id = None if recorded is None else recorded.node_id
-        got = _attempt(lambda: balancer.follow(request, policy, now_s, node_id))
+        got = _attempt(lambda: balancer.follow(request, policy, now_s, recorded))
         self._tally.decided(where, request.request_id, recorded, got, self._doubt)
 
 

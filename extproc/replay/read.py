@@ -3,74 +3,31 @@
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
-from io import BufferedReader
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import BinaryIO, Final, Literal, NamedTuple
 
 import msgspec
-from pydantic import ValidationError
+from msgspec import Struct
 
-from extproc.core.request import MODEL_CHARS_MAX
-from extproc.core.settings import GOT_CHARS_MAX, BalancerSettings, Fault, faults_of
-from extproc.core.snapshot import (
-    ADAPTERS_MAX,
-    CONTEXT_LENGTH_TOKENS_MAX,
-    COUNTER_MAX,
-    KV_BLOCK_SIZE_TOKENS_MAX,
-    KV_BLOCKS_MAX,
-    LATENCY_MS_MAX,
-    MODELS_MAX,
-    REQUESTS_MAX,
-    ROUND_TRIP_S_MAX,
-    ServedModel,
-    Snapshot,
-)
-from extproc.journal.lines import (
-    BLOCK_BYTES,
-    LINE_BYTES_MAX,
-    Head,
-    Line,
-    Lost,
-    Models,
-    Policy,
-    Recounted,
-    Reported,
-    Routed,
-    Told,
-    decode,
-)
+from extproc.core.settings import Fault, shown
+from extproc.journal.lines import FORMAT, LINE_BYTES_MAX, Head, Line, decode
+from extproc.regularfile import open_regular
+from extproc.replay.bounds import beyond_bounds, fault_of
 
 FILES_MAX: Final = 1000
 """Files of one rotation."""
-CLOCK_S_MAX: Final = 1e12
-"""No clock shows more seconds."""
-ID_CHARS_MAX: Final = 256
-REQUEST_TOKENS_MAX: Final = 10**12
 
-_SNAPSHOT: Final[dict[str, tuple[float, float]]] = {
-    "sequence": (0, 2**64 - 1),
-    "sample_age_s": (0, CLOCK_S_MAX),
-    "gpu_utilization": (0, 1),
-    "kv_usage": (0, 1),
-    "kv_block_size_tokens": (1, KV_BLOCK_SIZE_TOKENS_MAX),
-    "kv_blocks_total": (1, KV_BLOCKS_MAX),
-    "kv_blocks_available": (0, KV_BLOCKS_MAX),
-    "pending_prefills": (0, REQUESTS_MAX),
-    "active_decodes": (0, REQUESTS_MAX),
-    "requests_running": (0, REQUESTS_MAX),
-    "requests_waiting": (0, REQUESTS_MAX),
-    "prefill_latency_ms": (0, LATENCY_MS_MAX),
-    "decode_ms_per_token": (0, LATENCY_MS_MAX),
-    "prefill_tokens_total": (0, COUNTER_MAX),
-    "prefill_seconds_total": (0, COUNTER_MAX),
-    "first_tokens_total": (0, COUNTER_MAX),
-    "prefix_queries_total": (0, COUNTER_MAX),
-    "prefix_hits_total": (0, COUNTER_MAX),
-    "adapter_slots_free": (0, ADAPTERS_MAX),
-    "round_trip_s": (0, ROUND_TRIP_S_MAX),
-    "weight": (1e-300, 1e6),
-}
-"""What a snapshot's numbers may be."""
+
+class OtherFormat(Struct, frozen=True):
+    """A first line, as far as all formats have it; what follows it cannot be read here."""
+
+    call: Literal["journal"]
+    format: int
+    version: str = "?"
+    """Of extproc."""
+
+
+_any_head: Final = msgspec.json.Decoder(OtherFormat)
 
 
 class Read(NamedTuple):
@@ -78,7 +35,7 @@ class Read(NamedTuple):
 
     where: str
     """File and number of the line, from 1."""
-    line: Line | Fault
+    line: Line | OtherFormat | Fault
     bytes_read: int
     """Of all files so far."""
 
@@ -86,7 +43,7 @@ class Read(NamedTuple):
 class JournalReader:
     """The lines of one rotation's files, oldest first. Files stay open, so that none is missed while they shift."""
 
-    def __init__(self, files: list[tuple[Path, BufferedReader]], stack: ExitStack) -> None:
+    def __init__(self, files: list[tuple[Path, BinaryIO]], stack: ExitStack) -> None:
         self._files = files
         self._stack = stack
         self._sizes = [path_file[1].seek(0, 2) for path_file in files]
@@ -109,7 +66,6 @@ class JournalReader:
 
 def open_journal(path: Path) -> JournalReader | Fault:
     """A journal by the name of its newest file, with the older ones beside it."""
-    stack = ExitStack()
     try:
         numbered = [
             (int(found[1]), one)
@@ -119,37 +75,24 @@ def open_journal(path: Path) -> JournalReader | Fault:
         paths = [one for _, one in sorted(numbered, reverse=True)[-FILES_MAX:]]
         if path.exists() or not paths:
             paths.append(path)
-        return JournalReader([(one, stack.enter_context(one.open("rb"))) for one in paths], stack)
     except (OSError, ValueError) as error:
-        stack.close()
-        return Fault(str(path), "a journal that can be read", getattr(error, "strerror", None) or str(error))
+        return _unopened(path, error)
+    stack = ExitStack()
+    files = []
+    for one in paths:
+        try:
+            files.append((one, stack.enter_context(open_regular(one))))
+        except OSError as error:
+            stack.close()
+            return _unopened(one, error)
+    return JournalReader(files, stack)
 
 
-def settings_of(where: str, head: Head) -> BalancerSettings | Fault:
-    """The balancer's settings of a run."""
-    try:
-        return BalancerSettings.model_validate(head.settings)
-    except ValidationError as error:
-        fault = faults_of(error)[0]
-        return Fault(f"{where}: settings.{fault.path}", fault.wanted, fault.got)
+def _unopened(path: Path, error: OSError | ValueError) -> Fault:
+    return Fault(str(path), "a journal that can be read", getattr(error, "strerror", None) or str(error))
 
 
-def snapshot_of(where: str, line: Reported, models: tuple[ServedModel, ...] | None) -> Snapshot | Fault:
-    """The snapshot of a report."""
-    try:
-        snapshot = msgspec.convert(line.snapshot | {"models": models}, Snapshot)
-    except msgspec.ValidationError as error:
-        return _from_msgspec(where, error, "snapshot")
-    if not 0 < len(snapshot.node_id) <= ID_CHARS_MAX:
-        return Fault(f"{where}: snapshot.node_id", f"1..{ID_CHARS_MAX} characters", f"{len(snapshot.node_id)}")
-    for name, (least, most) in _SNAPSHOT.items():
-        value = getattr(snapshot, name)
-        if value is not None and not least <= value <= most:
-            return Fault(f"{where}: snapshot.{name}", f"{least:g}..{most:g}", _shown(value))
-    return snapshot
-
-
-def _lines(path: Path, file: BufferedReader, size: int, before: int) -> Iterator[Read]:
+def _lines(path: Path, file: BinaryIO, size: int, before: int) -> Iterator[Read]:
     number, position = 0, 0
     while position < size:
         number += 1
@@ -174,62 +117,21 @@ def _lines(path: Path, file: BufferedReader, size: int, before: int) -> Iterator
             yield Read(where, _line(where, raw), before + position)
 
 
-def _line(where: str, raw: bytes) -> Line | Fault:
+def _line(where: str, raw: bytes) -> Line | OtherFormat | Fault:
     try:
         line = decode(raw)
     except msgspec.ValidationError as error:
-        return _from_msgspec(where, error)
+        return _other_format(raw) or fault_of(where, error)
     except (ValueError, RecursionError) as error:
-        return Fault(where, "a line of JSON", f"{error}: {_shown(raw)}")
-    for name, value, least, most in _numbers(line):
-        if value is not None and not least <= value <= most:
-            return Fault(f"{where}: {name}", f"{least:g}..{most:g}", _shown(value))
-    return line
+        return Fault(where, "a line of JSON", f"{error}: {shown(raw)}")
+    if isinstance(line, Head) and line.format != FORMAT:
+        return _any_head.decode(raw)
+    return beyond_bounds(where, line) or line
 
 
-def _numbers(line: Line) -> Iterator[tuple[str, float | None, float, float]]:
-    """What of a line could do harm though its type is right, with its bounds. Lengths stand for texts."""
-    if not isinstance(line, Policy | Models | Lost | Recounted):
-        name = "started_s" if isinstance(line, Head) else "now_s"
-        yield name, getattr(line, name), -CLOCK_S_MAX, CLOCK_S_MAX
-    yield "request_id (length)", len(getattr(line, "request_id", "")), 0, ID_CHARS_MAX
-    match line:
-        case Routed(request=request, blocks=blocks) | Recounted(request=request, blocks=blocks):
-            yield "request.request_id (length)", len(request.request_id), 0, ID_CHARS_MAX
-            yield "request.model (length)", len(request.model), 0, MODEL_CHARS_MAX
-            yield "request.prompt.tokens", request.prompt.tokens, 0, REQUEST_TOKENS_MAX
-            yield "request.output_tokens_max", request.output_tokens_max, -REQUEST_TOKENS_MAX, REQUEST_TOKENS_MAX
-            yield "request.sequences", request.sequences, 1, REQUESTS_MAX
-            yield f"blocks (bytes beyond a multiple of {BLOCK_BYTES})", len(blocks) % BLOCK_BYTES, 0, 0
-        case Models(models=models):
-            yield "models (length)", len(models), 0, MODELS_MAX
-            for place, model in enumerate(models):
-                yield f"models.{place}.name (length)", len(model.name), 0, MODEL_CHARS_MAX
-                yield f"models.{place}.context_length_tokens", model.context_length_tokens, 1, CONTEXT_LENGTH_TOKENS_MAX
-        case Told(answered=answered):
-            yield "answered.request_id (length)", len(answered.request_id), 0, ID_CHARS_MAX
-            yield "answered.output_tokens", answered.output_tokens, 0, REQUEST_TOKENS_MAX
-        case Lost(lines=lines):
-            yield "lines", lines, 1, COUNTER_MAX
-        case _:
-            pass
-
-
-def _from_msgspec(where: str, error: msgspec.ValidationError, inside: str = "") -> Fault:
-    """A fault from words such as: Expected `int`, got `str` - at `$.now_s`."""
-    message, _, place = str(error).partition(" - at `$")
-    path = (inside + place.rstrip("`")).lstrip(".")
-    where = f"{where}: {path}" if path else where
-    if (found := re.fullmatch(r"Expected (.*?)(?:, got (.*))?", message)) is not None:
-        return Fault(where, found[1], found[2] or "something else")
-    if (found := re.fullmatch(r"Object missing required field (.*)", message)) is not None:
-        return Fault(where, f"a value for {found[1]}", "none")
-    return Fault(where, "what a journal has there", message)
-
-
-def _shown(value: object) -> str:
+def _other_format(raw: bytes) -> OtherFormat | None:
     try:
-        text = repr(value)
-    except ValueError:  # Python prints no integer of over 4300 digits
-        return "a number too long to print"
-    return text if len(text) <= GOT_CHARS_MAX else text[: GOT_CHARS_MAX - 1] + "…"
+        head = _any_head.decode(raw)
+    except (ValueError, RecursionError):
+        return None
+    return None if head.format == FORMAT else head

@@ -76,6 +76,8 @@ class Replayed(Struct, frozen=True):
     """Lines that could not be used. The last one of a run is none: a crash cuts it, and nothing follows from it."""
     cut: int
     """Such last lines."""
+    unread: int
+    """Lines behind a first line that cannot be used: of another format, say. Their one fault is among the damage."""
     differences: tuple[Difference, ...]
     """The first `SHOWN_MAX`."""
     damage: tuple[Fault, ...]
@@ -83,10 +85,17 @@ class Replayed(Struct, frozen=True):
     comparison: Comparison | None
 
     @property
+    def unproven(self) -> str | None:
+        """Why nothing at all was compared; `None`: something was."""
+        if not self.decisions:
+            return "no decision could be read" if self.damaged else "no decision was recorded"
+        compared = self.identical + self.different + (0 if self.comparison is None else self.comparison.decisions)
+        return None if compared else "no decision could be compared"
+
+    @property
     def good(self) -> bool:
-        """Nothing is damaged or differs; and where nothing else was asked for, something was compared."""
-        proven = self.identical > 0 or not self.decisions or self.comparison is not None
-        return proven and not (self.different or self.damaged)
+        """Something was compared, and nothing is damaged or differs."""
+        return self.unproven is None and not (self.different or self.damaged)
 
 
 class Tally:
@@ -97,6 +106,7 @@ class Tally:
         self.runs = 0
         self.lines_lost = 0
         self.cut = 0
+        self.unread = 0
         self._identical = 0
         self._different = 0
         self._doubted: Counter[Doubt] = Counter()
@@ -163,6 +173,7 @@ class Tally:
             lines_lost=self.lines_lost,
             damaged=self._damaged,
             cut=self.cut,
+            unread=self.unread,
             differences=tuple(self._differences),
             damage=tuple(self._damage),
             comparison=comparison,

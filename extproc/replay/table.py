@@ -46,6 +46,8 @@ def _summary(replayed: Replayed) -> Table:
         rows.append(("lines damaged", replayed.damaged, ""))
     if replayed.cut:
         rows.append(("lines cut", replayed.cut, "at a run's end, which harms nothing"))
+    if replayed.unread:
+        rows.append(("lines not read", replayed.unread, "behind a first line that cannot be used"))
     for name, count, remark in rows:
         table.add_row(name, f"{count:,}", Text(_plain(remark)))
     return table

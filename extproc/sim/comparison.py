@@ -7,16 +7,19 @@ depend on the number of processes.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from multiprocessing import get_context
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
+from extproc.core.cost import STRATEGIES
 from extproc.core.policy import RoutingPolicy, policy_from_mapping
-from extproc.core.settings import BalancerSettings, Fault
+from extproc.core.settings import GOT_CHARS_MAX, BalancerSettings, Fault
 from extproc.sim import workloads
+from extproc.sim.compared import Compared, missed, row
+from extproc.sim.fleetevents import Lasted
 from extproc.sim.fleetplan import FleetPlan
 from extproc.sim.measures import Measures
 from extproc.sim.pacing import scaled
@@ -29,9 +32,10 @@ REFERENCE: Final = "reference"
 """The look-ahead reference, which no router could be."""
 BASELINE: Final = "round-robin"
 """What the others' figures are put in relation to."""
+OPTION: Final = "--strategy"
+"""Where the faults of a contender stand."""
 STRATEGIES_MAX: Final = 100
 LOADS_MAX: Final = 100
-SEEDS_MAX: Final = 1000
 
 Progress = Callable[[str, int, int], None]
 """Is told what is being done, how much of it is done, and how much there is."""
@@ -70,45 +74,6 @@ class Comparison:
     cost: StepCost = field(default_factory=StepCost)
 
 
-class Row(Struct, frozen=True, kw_only=True):
-    """One strategy at one load: means over the seeds; `None` where no run has the figure."""
-
-    strategy: str
-    load: float
-    rate_per_s: float
-    ngood: float
-    ngood_spread: float
-    """The best seed's less the worst's."""
-    ttft_p50_s: float | None
-    ttft_p90_s: float | None
-    ttft_p99_s: float | None
-    tpot_p99_s: float | None
-    slowdown: float | None
-    preemptions: float
-    prefix_hits: float
-    """Share 0..1 of the prompt tokens."""
-    refused: float
-    failed: float
-    per_node: dict[str, float]
-    """Share 0..1 of the requests that each node got."""
-    ngood_vs_round_robin: float | None
-    """This and the next two: ratios to round robin's figures at this load; `None` if that does not take part, or has
-    0."""
-    ttft_p90_vs_round_robin: float | None
-    slowdown_vs_round_robin: float | None
-
-
-class Compared(Struct, frozen=True):
-    """What a comparison found."""
-
-    rows: tuple[Row, ...]
-    """By load, then in the order of the contenders."""
-    capacity_per_s: float
-    """Mean over the seeds."""
-    cut: int
-    """Requests of the first seed that were longer than a node's context, and were cut to it."""
-
-
 class _Task(Struct, frozen=True):
     contender: int
     load: float
@@ -118,6 +83,7 @@ class _Task(Struct, frozen=True):
 
 class _Ran(Struct, frozen=True):
     measures: Measures
+    lasted: Lasted
     cut: int
 
 
@@ -127,16 +93,23 @@ def contender(text: str, base: Mapping[str, Any]) -> Contender | list[Fault]:
     `base` is the mapping of a policy for what the text does not set.
     """
     name, *settings = text.split(":")
-    if name == REFERENCE and not settings:
+    if name != REFERENCE and name not in STRATEGIES:
+        wanted = f"one of {', '.join(sorted(STRATEGIES))}, {REFERENCE}"
+        return [Fault(OPTION, wanted, repr(name)[:GOT_CHARS_MAX])]
+    if name == REFERENCE:
+        if settings:
+            return [Fault(OPTION, f"{REFERENCE} without settings", repr(text)[:GOT_CHARS_MAX])]
         return Contender(text, None)
     mapping = {**base, "strategy": name}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:
-            return [Fault("strategy", "name:setting=value", repr(text)[:80])]
+            return [Fault(OPTION, "name:setting=value", repr(text)[:GOT_CHARS_MAX])]
         mapping[key] = value
     policy = policy_from_mapping(mapping)
-    return policy if isinstance(policy, list) else Contender(text, policy)
+    if isinstance(policy, list):
+        return [replace(fault, path=f"{OPTION} {name}: {fault.path}") for fault in policy]
+    return Contender(text, policy)
 
 
 def compare(comparison: Comparison, jobs: int, progress: Progress) -> Compared:
@@ -163,15 +136,28 @@ def _compare(comparison: Comparison, pool: ProcessPoolExecutor | None, progress:
     ]
     ran = _each(_run, comparison, tasks, pool, _telling(progress, "runs"))
     runs: dict[tuple[float, int], list[Measures]] = {}
+    lasted: dict[tuple[float, int], list[Lasted]] = {}
     for task, one in zip(tasks, ran, strict=True):
         runs.setdefault((task.load, task.contender), []).append(one.measures)
+        lasted.setdefault((task.load, task.contender), []).append(one.lasted)
     capacity = math.fsum(capacities) / len(capacities)
-    rows = [
-        _row(contender.name, load, load * capacity, runs[load, place], _baseline(comparison, runs, load))
+    each = [
+        (load, place, contender.name)
         for load in comparison.loads
         for place, contender in enumerate(comparison.contenders)
     ]
-    return Compared(tuple(rows), capacity, ran[0].cut)
+    return Compared(
+        rows=tuple(
+            row(name, load, load * capacity, runs[load, place], _baseline(comparison, runs, load))
+            for load, place, name in each
+        ),
+        seeds=comparison.seeds,
+        capacity_per_s=capacity,
+        cut=ran[0].cut,
+        missed=tuple(
+            one for load, place, name in each for one in missed(name, load, comparison.fleet, lasted[load, place])
+        ),
+    )
 
 
 def _each(
@@ -220,7 +206,7 @@ def _run(comparison: Comparison, task: _Task) -> _Ran:
         seed=task.seed,
     )
     run = simulate(arrivals, setup)
-    return _Ran(run.measures, run.cut)
+    return _Ran(run.measures, Lasted(arrivals[-1].at_s, run.ended_s), run.cut)
 
 
 @lru_cache(maxsize=1)
@@ -235,39 +221,3 @@ def _baseline(
 ) -> list[Measures] | None:
     names = [contender.name for contender in comparison.contenders]
     return runs[load, names.index(BASELINE)] if BASELINE in names else None
-
-
-def _row(name: str, load: float, rate_per_s: float, runs: list[Measures], baseline: list[Measures] | None) -> Row:
-    ngoods = [one.ngood for one in runs]
-    return Row(
-        strategy=name,
-        load=load,
-        rate_per_s=rate_per_s,
-        ngood=math.fsum(ngoods) / len(ngoods),
-        ngood_spread=max(ngoods) - min(ngoods),
-        ttft_p50_s=_mean(runs, lambda one: one.ttft_p50_s),
-        ttft_p90_s=_mean(runs, lambda one: one.ttft_p90_s),
-        ttft_p99_s=_mean(runs, lambda one: one.ttft_p99_s),
-        tpot_p99_s=_mean(runs, lambda one: one.tpot_p99_s),
-        slowdown=_mean(runs, lambda one: one.slowdown),
-        preemptions=math.fsum(one.preemptions for one in runs) / len(runs),
-        prefix_hits=math.fsum(one.prefix_hit_share for one in runs) / len(runs),
-        refused=math.fsum(one.refused for one in runs) / len(runs),
-        failed=math.fsum(one.failed for one in runs) / len(runs),
-        per_node={node: math.fsum(one.node_shares[node] for one in runs) / len(runs) for node in runs[0].node_shares},
-        ngood_vs_round_robin=_ratio(runs, baseline, lambda one: one.ngood),
-        ttft_p90_vs_round_robin=_ratio(runs, baseline, lambda one: one.ttft_p90_s),
-        slowdown_vs_round_robin=_ratio(runs, baseline, lambda one: one.slowdown),
-    )
-
-
-def _mean(runs: Sequence[Measures], figure: Callable[[Measures], float | None]) -> float | None:
-    known = [value for one in runs if (value := figure(one)) is not None]
-    return math.fsum(known) / len(known) if known else None
-
-
-def _ratio(
-    runs: Sequence[Measures], baseline: Sequence[Measures] | None, figure: Callable[[Measures], float | None]
-) -> float | None:
-    ours, theirs = _mean(runs, figure), None if baseline is None else _mean(baseline, figure)
-    return None if ours is None or not theirs else ours / theirs

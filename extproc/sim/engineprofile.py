@@ -43,5 +43,5 @@ def read(path: Path) -> StepCost | list[Fault]:
     try:
         profile = EngineProfile.model_validate(content, strict=True)
     except ValidationError as error:
-        return faults_of(error)
+        return yamlfile.faults_in(path, faults_of(error))
     return StepCost(**profile.model_dump())

@@ -12,6 +12,7 @@ This only describes: the simulation carries it out.
 """
 
 import enum
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,7 +20,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Final, Self, assert_never
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from extproc import yamlfile
 from extproc.core.settings import GOT_CHARS_MAX, Fault, faults_of
@@ -38,6 +48,28 @@ NODES_DEFAULT: Final = 8
 _STRICT: Final = ConfigDict(strict=True, **SETTINGS)
 """Numbers are numbers, not texts or booleans."""
 _Time = Annotated[float, Field(ge=0, le=TIME_S_MAX)]
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_FAILURES_MAX: Final = 100
+
+
+def _name(name: object) -> object:
+    if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
+        msg = "a name of 1 to 64 letters, digits, dots, dashes and underscores that begins with a letter or digit"
+        raise ValueError(msg)
+    return name
+
+
+def _list(what: str, most: int) -> BeforeValidator:
+    def checked(value: object) -> object:
+        if not isinstance(value, list | tuple):
+            msg = f"a list of {what}"
+            raise ValueError(msg)
+        if len(value) > most:
+            msg = f"at most {most} {what}"
+            raise ValueError(msg)
+        return value
+
+    return BeforeValidator(checked)
 
 
 class FailureKind(enum.Enum):
@@ -76,7 +108,7 @@ class NodeGroup(BaseModel):
 
     model_config = _STRICT
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] | None = None
+    name: Annotated[str | None, BeforeValidator(_name)] = None
     """Of one node; several get `name-1`, `name-2` and so on. Absent: `node-` and the node's place in the fleet."""
     count: int = Field(1, ge=1, le=NODES_MAX)
     speed: float = Field(1.0, ge=0.01, le=100)
@@ -91,7 +123,7 @@ class NodeGroup(BaseModel):
     """When it begins to drain: it finishes what it has, takes nothing new and is gone."""
     ready_after_s: _Time = 0.0
     """How long after it has joined it is loading."""
-    faults: Annotated[tuple[NodeFailure, ...], Field(strict=False, max_length=100)] = ()
+    faults: Annotated[tuple[NodeFailure, ...], Field(strict=False), _list("faults", _FAILURES_MAX)] = ()
     """In any order; no two at one time."""
 
     @field_validator("step_tokens_max")
@@ -125,7 +157,7 @@ class FleetFile(BaseModel):
 
     model_config = _STRICT
 
-    nodes: Annotated[tuple[NodeGroup, ...], Field(strict=False, max_length=NODES_MAX)]
+    nodes: Annotated[tuple[NodeGroup, ...], Field(strict=False), _list("nodes", NODES_MAX)]
 
     @field_validator("nodes")
     @classmethod
@@ -176,7 +208,7 @@ def plan(fleet: str) -> FleetPlan | list[Fault]:
     number = number or str(NODES_DEFAULT)
     # Not longer than any sound number, leading zeros included: Python refuses to read thousands of digits.
     if not (number.isascii() and number.isdecimal() and len(number) <= 9 and nodes_min <= int(number) <= NODES_MAX):
-        return [Fault("nodes", f"{nodes_min} to {NODES_MAX} nodes", repr(fleet)[:GOT_CHARS_MAX])]
+        return [Fault("--nodes", f"{nodes_min} to {NODES_MAX} nodes", repr(fleet)[:GOT_CHARS_MAX])]
     return planned(int(number))
 
 
@@ -186,7 +218,8 @@ def read(path: Path) -> FleetPlan | list[Fault]:
         case Fault() as fault:
             return [fault]
         case yamlfile.Document(content):
-            return parse(content)
+            planned = parse(content)
+            return yamlfile.faults_in(path, planned) if isinstance(planned, list) else planned
         case other:
             assert_never(other)
 

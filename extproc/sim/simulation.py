@@ -25,8 +25,9 @@ from extproc.core.settings import BalancerSettings
 from extproc.core.snapshot import NodeLeft, NodeReported, Snapshot
 from extproc.sim.events import Finished, FirstToken, Preempted, Request, Token
 from extproc.sim.fleetplan import FleetPlan
-from extproc.sim.measures import Measures, Served, isolated, measure
+from extproc.sim.measures import Measures, Served, measure
 from extproc.sim.node import Node, within_context
+from extproc.sim.progress import Progress
 from extproc.sim.reference import Reference
 from extproc.sim.routers import Routers, as_operators_set
 from extproc.sim.sampling import Sampler
@@ -68,6 +69,8 @@ class Run(Struct, frozen=True):
     nodes: tuple[str, ...]
     cut: int
     """Requests that were longer than a node's context, and were cut to it."""
+    ended_s: float
+    """When the last request was over, or those that were not had failed."""
     open_after: int
     """Requests that routers still hold as open; those whose end nobody told among them."""
 
@@ -86,18 +89,6 @@ def simulate(arrivals: Sequence[Arrival], setup: Setup) -> Run:
     return _Simulation(arrivals, setup).run()
 
 
-class _Progress(Struct):
-    """What has become of one request."""
-
-    sent_s: float = 0.0
-    node: Node | None = None
-    first_token_s: float | None = None
-    finished_s: float | None = None
-    cached_tokens: int = 0
-    refused: bool = False
-    failed: bool = False
-
-
 class _Simulation:
     def __init__(self, arrivals: Sequence[Arrival], setup: Setup) -> None:
         self._setup = setup
@@ -106,7 +97,7 @@ class _Simulation:
         context_tokens = min(node.engine.settings.context_length_tokens for node in self._nodes)
         self._arrivals = [within_context(arrival, context_tokens) for arrival in arrivals]
         self._cut = sum(one is not other for one, other in zip(arrivals, self._arrivals, strict=True))
-        self._progress = [_Progress() for _ in arrivals]
+        self._progress = [Progress() for _ in arrivals]
         self._ids = [f"{setup.seed}-{index}" for index in range(len(arrivals))]
         self._index_of = {request_id: index for index, request_id in enumerate(self._ids)}
         self._left = len(arrivals)
@@ -125,17 +116,22 @@ class _Simulation:
 
     def run(self) -> Run:
         self._at(self._arrivals[0].at_s, self._arrive, 0)
-        until_s = self._arrivals[-1].at_s + WAITED_S_MAX
+        ended_s, until_s = 0.0, self._arrivals[-1].at_s + WAITED_S_MAX
         while self._left:
             now_s, _, happens, about = heappop(self._heap)
+            ended_s = min(now_s, until_s)
             if now_s > until_s:
                 break
             happens(now_s, about)
         return Run(
-            tuple(map(self._served, range(len(self._arrivals)))),
+            tuple(
+                progress.served(index, arrival, self._setup.cost)
+                for index, (arrival, progress) in enumerate(zip(self._arrivals, self._progress, strict=True))
+            ),
             sum(node.engine.counters.preemptions for node in self._nodes),
             tuple(node.name for node in self._nodes),
             self._cut,
+            ended_s,
             0 if self._routers is None else self._routers.requests_open,
         )
 
@@ -280,21 +276,3 @@ class _Simulation:
         if self._routers is not None:
             self._routers.tick(now_s)
         self._at(now_s + interval_s, self._tick, interval_s)
-
-    def _served(self, index: int) -> Served:
-        arrival, progress = self._arrivals[index], self._progress[index]
-        alone = isolated(arrival.prompt_tokens, arrival.output_tokens, self._setup.cost)
-        return Served(
-            arrival=index,
-            node="" if progress.node is None else progress.node.name,
-            sent_s=progress.sent_s,
-            first_token_s=progress.first_token_s,
-            finished_s=progress.finished_s,
-            prompt_tokens=arrival.prompt_tokens,
-            output_tokens=arrival.output_tokens,
-            cached_tokens=progress.cached_tokens,
-            refused=progress.refused,
-            failed=progress.failed,
-            isolated_prefill_s=alone.prefill_s,
-            isolated_e2e_s=alone.e2e_s,
-        )

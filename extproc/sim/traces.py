@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from extproc.core.settings import GOT_CHARS_MAX, Fault
+from extproc.regularfile import open_regular
 from extproc.sizes import MIB
 
 BLOCK_TOKENS: Final = 64
@@ -89,10 +90,10 @@ def read(path: Path) -> list[Arrival] | Fault:
     A row of 0 tokens counts as 1: an engine computes no less. Rows may be out of order.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             raw = file.read(FILE_BYTES_MAX + 1)
-    except (OSError, ValueError) as error:
-        return Fault(str(path), "a readable file", getattr(error, "strerror", None) or str(error))
+    except OSError as error:
+        return Fault(str(path), "a readable file", error.strerror or str(error))
     if len(raw) > FILE_BYTES_MAX:
         return Fault(str(path), f"at most {FILE_BYTES_MAX} bytes", "more")
     raw = raw.removeprefix(b"\xef\xbb\xbf")

@@ -43,7 +43,7 @@ def arrivals(source: str, wanted: int, seed: int) -> list[Arrival] | Fault:
         if name in WORKLOADS:
             return generated(name, wanted, seed)
         listed = ", ".join(GENERATED + known for known in WORKLOADS)
-        return Fault("trace", f"one of {listed}, or a file", repr(source)[:GOT_CHARS_MAX])
+        return Fault("--trace", f"one of {listed}, or a file", repr(source)[:GOT_CHARS_MAX])
     match traces.read(Path(source)):
         case Fault() as fault:
             return fault

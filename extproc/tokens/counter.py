@@ -27,7 +27,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from extproc.core.request import CountSource, TokenCount
-from extproc.ops.metrics import Estimated, Metrics
+from extproc.ops.metrics import Metrics
+from extproc.ops.tokenmetrics import Estimated
 from extproc.prompt import CountedPrompt, Prompt, items_of, json_items_of, let_go, text_size
 from extproc.tokens.blocks import blocks_of
 from extproc.tokens.estimator import Estimator
@@ -93,7 +94,7 @@ class TokenCounter:
         self._blocks_secret = secrets.randbits(64)
         tokenizers.warm()
         self._workers = Workers(settings.threads, settings.waiting_bytes_max, tokenizers.warm)
-        metrics.watch_tokens(lambda: self._workers.waiting_bytes, lambda: self._reader.cache_bytes)
+        metrics.tokens.watch(lambda: self._workers.waiting_bytes, lambda: self._reader.cache_bytes)
 
     @property
     def waiting_bytes(self) -> int:
@@ -194,24 +195,24 @@ class TokenCounter:
             return self._estimated(asked, encoded)
         reading, tokens = encoded.reading, encoded.text_tokens
         source = CountSource.CACHED if encoded.mostly_known else CountSource.COUNTED
-        self._metrics.counted(source, time.perf_counter() - asked.began_s)
+        self._metrics.tokens.counted(source, time.perf_counter() - asked.began_s)
         # Long prompts teach no more than short ones, and their text would have to be gone through.
         if asked.is_short:
             error = self._estimator.learn(asked.name, asked.prompt, tokens)
             if error is not None:
-                self._metrics.estimate_error(error)
+                self._metrics.tokens.estimate_error(error)
         count = TokenCount(tokens + self._estimator.beside(asked.prompt), reading.exact, source)
         return CountedPrompt(count, asked.blocks)
 
     def _given(self, asked: _Asked) -> CountedPrompt:
         """Only token ids and media, or a prompt of a shape that we do not know."""
         prompt = asked.prompt
-        self._metrics.counted(CountSource.COUNTED, 0.0)
+        self._metrics.tokens.counted(CountSource.COUNTED, 0.0)
         exact = prompt.as_usual and prompt.token_ids > 0 and not prompt.media
         return CountedPrompt(TokenCount(self._estimator.beside(prompt), exact), asked.blocks)
 
     def _estimated(self, asked: _Asked, reason: Estimated) -> CountedPrompt:
-        self._metrics.tokens_estimated(reason)
+        self._metrics.tokens.estimated(reason)
         if asked.items > ITEMS_MAX:
             tokens = self._estimator.by_size(asked.size, asked.prompt)
         else:
@@ -222,7 +223,7 @@ class TokenCounter:
         """A fault of ours must not hold the request; nor can the estimate be trusted to work."""
         log.exception("error of ours; a prompt was estimated")
         self._metrics.our_error("tokens")
-        self._metrics.tokens_estimated(Estimated.FAILED)
+        self._metrics.tokens.estimated(Estimated.FAILED)
         tokens = self._estimator.by_size(asked.size, asked.prompt)
         return CountedPrompt(TokenCount(tokens, exact=False, source=CountSource.ESTIMATED), asked.blocks)
 

@@ -7,7 +7,7 @@ from datetime import datetime
 import structlog
 from msgspec import Struct
 
-from extproc.ops.metrics import Estimated
+from extproc.ops.tokenmetrics import Estimated
 from extproc.prompt import Chat, Prompt, texts_of
 from extproc.tokens.loading import CountedModel
 from extproc.tokens.pieces import Cut, PieceCounts, cut

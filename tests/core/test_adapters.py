@@ -1,15 +1,18 @@
 """LoRA adapters: models that a node may load. Nodes that have one loaded come first, then those with a place for it."""
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from extproc.core.balancer import Balancer
 from extproc.core.cost import STRATEGIES
 from extproc.core.decision import Chosen
 from extproc.core.policy import RoutingPolicy
 from extproc.core.router import Known, decide
-from extproc.core.snapshot import NodeView, OwnLoad, ServedModel
-from tests.core.fleet import MODEL, NOW_S, POLICY, SETTINGS, request, view
+from extproc.core.snapshot import NodeReported, NodeView, OwnLoad, ServedModel
+from tests.core.fleet import MODEL, NOW_S, POLICY, SETTINGS, balancer, node_of, request, snapshot, view
 
 BUSY = OwnLoad(sequences_open=50, sequences_unseen=50, prefill_tokens=50_000)
 
@@ -84,3 +87,48 @@ def test_a_node_whose_list_is_unknown_may_have_anything_loaded() -> None:
     """It stands with those that have it: what is not known excludes nobody."""
     unknown = view("a", BUSY, models=None)
     assert order([unknown, node("b", loaded=False, slots=1)]) == "ab"
+
+
+def fleet_of(slots: int, names: str = "abcd") -> Balancer:
+    return balancer(
+        *(
+            snapshot(
+                name,
+                models=(ServedModel(MODEL), *(ServedModel(f"tuned-{kind}", loaded=False) for kind in range(9))),
+                adapter_slots_free=slots,
+            )
+            for name in names
+        )
+    )
+
+
+def test_a_burst_for_an_adapter_that_nobody_has_loaded_makes_one_node_load_it() -> None:
+    fleet = fleet_of(slots=1)
+    homes = [node_of(fleet.route(request(f"r{number}", model="tuned-0"), POLICY, NOW_S)) for number in range(20)]
+    assert len(set(homes)) == 1
+    for number in range(20):
+        fleet.finish(f"r{number}", NOW_S + 0.1)
+    assert node_of(fleet.route(request("late", model="tuned-0"), POLICY, NOW_S + 0.1)) == homes[0], "over, and loaded"
+
+
+def test_a_burst_for_many_adapters_takes_no_more_places_than_there_are() -> None:
+    fleet = fleet_of(slots=2)
+    homes = {kind: node_of(fleet.route(request(f"r{kind}", model=f"tuned-{kind}"), POLICY, NOW_S)) for kind in range(8)}
+    assert Counter(homes.values()) == dict.fromkeys("abcd", 2)
+    again = {kind: node_of(fleet.route(request(f"s{kind}", model=f"tuned-{kind}"), POLICY, NOW_S)) for kind in homes}
+    assert again == homes
+    fleet.route(request("ninth", model="tuned-8"), POLICY, NOW_S)  # some other must go: any node may take it
+
+
+@pytest.mark.parametrize(("sampled_s", "still"), [(0.4, True), (0.6, False)])
+def test_what_is_being_loaded_is_forgotten_with_the_first_sample_that_could_show_it(
+    sampled_s: float, still: bool
+) -> None:
+    """Sent at 0.5 s: the sample of 0.6 s knows better whether it is loaded, as it may have been refused."""
+    fleet = fleet_of(slots=1, names="a")
+    fleet.route(request("r1", model="tuned-0"), POLICY, NOW_S + 0.5)
+    (before,) = fleet.views()
+    later = replace(before.snapshot, sequence=2, sample_age_s=1 - sampled_s, requests_running=1)
+    fleet.observe(NodeReported(later), NOW_S + 1)
+    (view,) = fleet.views()
+    assert view.own.adapters_sent == ({"tuned-0"} if still else set())

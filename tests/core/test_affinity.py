@@ -70,7 +70,8 @@ def test_affinity_gives_way_to_load() -> None:
 @pytest.mark.parametrize(
     ("changes", "tokens_kept"),
     [
-        ({"kv_blocks_total": 40, "kv_block_size_tokens": 16}, 1000),  # 640 tokens: ten blocks of 64
+        ({"kv_blocks_total": 140, "kv_block_size_tokens": 16}, 2000),  # 2240 tokens: 35 blocks of 64
+        ({"kv_blocks_total": 40, "kv_block_size_tokens": 16}, 0),  # 640 tokens: the engine will refuse it
         ({"kv_blocks_total": None, "kv_block_size_tokens": 16}, 1500),
         ({"kv_blocks_total": 1000, "kv_block_size_tokens": None}, 1500),
     ],

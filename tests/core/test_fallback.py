@@ -48,6 +48,27 @@ def test_looking_whose_turn_it_is_takes_no_turn(weights: list[float], looks: lis
         assert seen is None or seen is served
 
 
+@given(
+    weights=st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    takers=st.lists(st.none() | st.integers(0, 5), max_size=30),
+)
+def test_a_turn_may_be_given_to_another(weights: list[int], takers: list[int | None]) -> None:
+    """Credits are as if it had been its own: whoever got more than its share waits until the others have theirs."""
+    members = [view(f"n{number}", weight=weight) for number, weight in enumerate(weights)]
+    robin, total = SmoothWeightedRoundRobin(), sum(weights)
+    served: Counter[str] = Counter()
+    for turns_taken, taker in enumerate(takers, 1):
+        if taker is None:
+            node_id = robin.pick(members).snapshot.node_id
+        else:
+            node_id = members[taker % len(members)].snapshot.node_id
+            robin.take(members, node_id)
+        served[node_id] += 1
+        for member in members:
+            own = member.snapshot
+            assert robin._credits[own.node_id] == turns_taken * own.weight - served[own.node_id] * total
+
+
 def test_members_may_come_and_go() -> None:
     robin = SmoothWeightedRoundRobin()
     both = [view("a"), view("b")]

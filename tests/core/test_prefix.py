@@ -7,7 +7,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from extproc.core.prefix import ENTRY_BYTES, PrefixIndex
+from extproc.core.prefix import ENTRY_BYTES, NODES_PER_BYTE, PrefixIndex
 from extproc.core.request import PROMPT_BLOCK_TOKENS
 from extproc.core.settings import PrefixSettings
 
@@ -124,7 +124,41 @@ def test_a_block_takes_no_more_memory_than_is_reckoned_for_it(nodes: int, capaci
     finally:
         tracemalloc.stop()
     assert len(index) == nodes * capacity
-    assert taken < ENTRY_BYTES * len(index) + 20_000
+    assert taken < (ENTRY_BYTES + nodes // NODES_PER_BYTE) * len(index) + 20_000
+
+
+@pytest.mark.parametrize("used", [1, 10])
+def test_short_prompts_in_a_large_fleet_take_no_more_memory_than_is_reckoned_for_them(used: int) -> None:
+    """Each has a set of nodes for itself, and that of the node which joined last is a number of 3000 bits."""
+    bytes_max, nodes = 4 * 2**20, 3000
+    chance = random.Random(1)
+    tracemalloc.start()
+    try:
+        index = PrefixIndex(bytes_max)
+        for number in range(nodes):
+            index.insert(f"n{number}", (number,), 1000)
+        joined = tracemalloc.get_traced_memory()[0]
+        for number in range(10_000):
+            index.insert(f"n{nodes - 1 - number % used}", (chance.getrandbits(64),), 100_000)
+            if number % 500 == 0:
+                assert tracemalloc.get_traced_memory()[0] - joined < bytes_max
+    finally:
+        tracemalloc.stop()
+    assert len(index) > bytes_max / (ENTRY_BYTES + nodes / NODES_PER_BYTE) * 0.99
+
+
+def test_a_full_index_makes_room_for_more_than_it_takes_in() -> None:
+    """Finding the node with the most is not for every prompt."""
+    index = PrefixIndex(4096 * ENTRY_BYTES)
+    for number in range(3000):
+        index.insert("large", (number,), 10_000)
+    for number in range(1096):
+        index.insert("small", (10_000 + number,), 10_000)
+    lengths = []
+    for number in range(8):
+        index.insert("small", (20_000 + number,), 10_000)
+        lengths.append(len(index))
+    assert lengths == [4092, 4093, 4094, 4095, 4096, 4092, 4093, 4094]
 
 
 class IndexAgainstLists(RuleBasedStateMachine):

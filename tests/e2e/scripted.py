@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 
@@ -35,6 +35,7 @@ STREAM_HEAD = (
     f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n{CLOSE}\r\n".encode()
 )
 
+_T = TypeVar("_T")
 Behaviour = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -165,15 +166,25 @@ class Scripted:
 
     async def ask_and_tell(self, model: str) -> Answer:
         """An answer whose end has been told; requests go one at a time."""
+        return await self.told(self.ask(model))
+
+    async def poll(self, path: str = "/v1/models") -> int:
+        """The status of what is no inference request."""
+        async with self.client.get(self.envoy.url + path) as response:
+            await response.read()
+            return response.status
+
+    async def told(self, asking: Awaitable[_T]) -> _T:
+        """What comes of one request, once its end has been told."""
         told = 'extproc_access_log_entries_total{verdict="read"}'
         before = await self.metric(told)
-        answer = await self.ask(model)
+        came = await asking
 
         async def is_told() -> bool:
             return await self.metric(told) > before
 
         await until(is_told)
-        return answer
+        return came
 
     async def stream(self, model: str) -> aiohttp.ClientResponse:
         """An answer that has begun."""

@@ -8,8 +8,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 import pytest_asyncio
+import yaml
 
 from extproc.fleet import BOOTSTRAP
+from extproc.traffic import Answer
 from tests.e2e.scripted import (
     GOOD,
     PIECE,
@@ -71,29 +73,31 @@ async def test_the_first_token_is_noted_and_the_stream_left_and_the_end_is_told(
 
 async def test_a_client_that_leaves_before_the_first_token_frees_the_node(scripted: Scripted) -> None:
     for behaviour in (hang, Streaming()):
-        async with scripted.nodes(behaviour) as (model, (node,)):
+        async with scripted.nodes(behaviour, behaviour) as (model, nodes):  # one alone is never left out
             asked = asyncio.create_task(scripted.ask(model))
+            await until(lambda nodes=nodes: any(one.requests for one in nodes))  # type: ignore[misc]
+            (node,) = [one for one in nodes if one.requests]
+            assert await scripted.own(node) == (1, 4)
 
-            async def is_open(node: object = node) -> bool:
-                return await scripted.own(node) == (1, 4)  # type: ignore[arg-type]
+            async def leave(asked: "asyncio.Task[Answer]" = asked) -> None:
+                asked.cancel()
 
-            await until(is_open)
-            await until(lambda node=node: node.requests)  # type: ignore[misc]
-            asked.cancel()
-            await scripted.freed(node)
+            await scripted.told(leave())
+            await scripted.freed(*nodes)
             assert not await scripted.is_out(node)
 
 
 async def test_a_client_that_leaves_after_the_stream_was_left_frees_the_node(scripted: Scripted) -> None:
     streaming = Streaming()
-    async with scripted.nodes(streaming) as (model, (node,)):
+    async with scripted.nodes(streaming, streaming) as (model, nodes):  # one alone is never left out
         response = await scripted.stream(model)
         streaming.go()
         await response.content.readexactly(len(PIECE))
         await until(lambda: left(scripted))
+        (node,) = [one for one in nodes if one.requests]
         assert await scripted.own(node) == (1, 0)
         response.close()
-        await scripted.freed(node)
+        await scripted.freed(*nodes)  # by the log alone
         await until(streaming.gone.is_set)
         assert not await scripted.is_out(node)
 
@@ -230,3 +234,24 @@ async def test_where_no_end_would_be_told_no_stream_is_left(client: aiohttp.Clie
             streaming.end()
             assert await response.read() == b""
             await scripted.freed(node)
+
+
+async def test_requests_beyond_a_limit_of_envoys_own_speak_against_no_node(
+    client: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    bootstrap = yaml.safe_load(first_tokens_shown(BOOTSTRAP.read_text()))
+    (chosen,) = [one for one in bootstrap["static_resources"]["clusters"] if one["name"] == "chosen-node"]
+    chosen["circuit_breakers"] = {"thresholds": [{"max_requests": 1}]}
+    async with (
+        running(client, tmp_path, yaml.safe_dump(bootstrap)) as scripted,
+        scripted.nodes(hang, hang) as (model, nodes),
+    ):
+        waiting = asyncio.create_task(scripted.ask(model))
+        await until(lambda: any(one.requests for one in nodes))
+        for _ in range(3):
+            answer = await scripted.told(scripted.ask(model))
+            assert (answer.status, "overflow" in answer.text) == (503, True)
+        assert sum(one.requests for one in nodes) == 1
+        assert not any([await scripted.is_out(node) for node in nodes])
+        waiting.cancel()
+        await scripted.freed(*nodes)

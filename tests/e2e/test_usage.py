@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from extproc.fleet import Fleet
+from extproc.gateway import endings
 from extproc.traffic import Ask, ask, chat, completion
 from tests.e2e.conftest import MODEL, PROBE
 from tests.e2e.watched import GONE, SCRIPTED, SILENT, Watched, add_node, asking, watching
@@ -63,6 +64,19 @@ async def test_usage_of_embeddings_and_responses_is_told(watched: Watched) -> No
         assert ended.prompt_tokens is not None
         assert f'"input_tokens":{ended.prompt_tokens},' in answer.text
         assert ended.completion_tokens == 6
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("prompts", "n", "sequences"), [("one", 4, 4), (["one", "two"], 1, 2), (["one", "two"], 3, 6)])
+async def test_usage_of_several_answers_is_their_sum_and_told_with_their_number(
+    watched: Watched, prompts: str | list[str], n: int, sequences: int, stream: bool
+) -> None:
+    body = {"model": MODEL, "prompt": prompts, "n": n, "max_tokens": 7, "ignore_eos": True, "stream": stream}
+    usage = {"stream_options": {"include_usage": True}} if stream else {}
+    answer, ended = await watched.ask(Ask("several", "/v1/completions", body | usage))
+    assert answer.whole
+    assert (ended.completion_tokens, ended.sequences) == (7 * sequences, sequences)
+    assert endings.of_entry(ended).output_tokens == 7
 
 
 async def test_a_request_that_is_refused_is_told_with_its_status(watched: Watched) -> None:

@@ -110,6 +110,14 @@ def test_each_message_becomes_an_event(message: ProcessingRequest, event: Event)
     assert event_of(ProcessingRequest.FromString(message.SerializeToString())) == event
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_status_of_envoys_own_over_its_limits_is_none_of_a_nodes(place: int) -> None:
+    headers = [HeaderValue(key=":status", raw_value=b"503")]
+    headers.insert(place, HeaderValue(key="x-envoy-overloaded", raw_value=b"true"))
+    message = ProcessingRequest(response_headers=HttpHeaders(headers=HeaderMap(headers=headers)))
+    assert event_of(message) == ResponseHeaders(0)
+
+
 def test_a_status_may_come_as_text_instead_of_bytes() -> None:
     headers = HeaderMap(headers=[HeaderValue(key=":status", value="503")])
     assert event_of(ProcessingRequest(response_headers=HttpHeaders(headers=headers))) == ResponseHeaders(503)

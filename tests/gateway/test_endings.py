@@ -2,10 +2,11 @@ import pytest
 from envoy.data.accesslog.v3.accesslog_pb2 import ResponseFlags
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from extproc.core.outcome import Answered, Ending
 from extproc.gateway import endings
-from extproc.gateway.accesslog import AnswerEnded
+from extproc.gateway.accesslog import COUNT_MAX, AnswerEnded
 
 HOST = "10.0.0.1:8000"
 FLAGS = [field.name for field in ResponseFlags.DESCRIPTOR.fields if field.name != "unauthorized_details"]
@@ -75,7 +76,31 @@ def test_a_nodes_own_status_tells_how_it_fares(status: int, ending: Ending) -> N
         pytest.param(ended(500, "ext_proc_error"), Ending.UNTOLD, id="of the filter"),
         pytest.param(ended(503, "of an Envoy to come"), Ending.UNTOLD, id="unknown"),
         pytest.param(ended(200, "via_upstream", model=None), Ending.UNTOLD, id="good, but no inference"),
+        pytest.param(ended(500, "via_upstream", model=None), Ending.UNTOLD, id="an error, but no inference"),
+        pytest.param(
+            ended(504, "upstream_response_timeout", "upstream_request_timeout", model=None),
+            Ending.UNTOLD,
+            id="timed out, but no inference",
+        ),
+        pytest.param(
+            ended(504, "stream_idle_timeout", "stream_idle_timeout", model=None),
+            Ending.UNTOLD,
+            id="silent, but no inference",
+        ),
         pytest.param(ended(503, "via_upstream", model=None), Ending.UNREACHABLE, id="bad, and no inference"),
+        pytest.param(
+            ended(503, "upstream_reset_before_response_started{}", REFUSED, model=None),
+            Ending.UNREACHABLE,
+            id="refused, and no inference",
+        ),
+        pytest.param(
+            ended(0, "downstream_remote_disconnect", LEFT, model=None), Ending.UNTOLD, id="a poller that left"
+        ),
+        pytest.param(
+            ended(0, "downstream_remote_disconnect", LEFT, REFUSED, model=None),
+            Ending.UNTOLD,
+            id="a poller that left while nobody could be reached",
+        ),
     ],
 )
 def test_an_entry_tells_how_the_node_fares_or_nothing(entry: AnswerEnded, ending: Ending) -> None:
@@ -86,6 +111,30 @@ def test_an_entry_goes_on_with_its_node_model_and_tokens_as_a_request_that_is_ov
     assert endings.of_entry(ended()) == Answered(
         "3fa9c1-7", Ending.SERVED, host=HOST, model="llama", output_tokens=5, over=True
     )
+
+
+@pytest.mark.parametrize(
+    ("completion_tokens", "sequences", "output_tokens"),
+    [
+        (None, 1, None),
+        (None, 4, None),
+        (0, 1, None),
+        (0, 4, None),
+        (7, 1, 7),
+        (400, 4, 100),
+        (7, 4, 2),
+        (1, 4, 0),
+        (9, 9, 1),
+        (COUNT_MAX, 1, COUNT_MAX),
+        (COUNT_MAX, COUNT_MAX, 1),
+        (5, COUNT_MAX, 0),
+    ],
+)
+def test_of_several_answers_the_length_of_one_is_learned(
+    completion_tokens: int | None, sequences: int, output_tokens: int | None
+) -> None:
+    entry = replace(ended(), completion_tokens=completion_tokens, sequences=sequences)
+    assert endings.of_entry(entry).output_tokens == output_tokens
 
 
 def test_every_flag_that_is_looked_for_is_one_of_envoys() -> None:
@@ -105,6 +154,7 @@ def test_only_what_a_node_did_counts_against_it(status: int, details: str, flags
         assert not details.startswith("extproc_")
         assert not flags & endings._CLIENT_LEFT
         assert details == "via_upstream" or flags & (endings._BROKEN | endings._SLOW | {endings._IDLE})
+        assert model is not None or ending is Ending.UNREACHABLE
     if ending is Ending.SERVED:
         assert (details, model is None) == ("via_upstream", False)
         assert not flags & (endings._BROKEN | endings._SLOW)

@@ -31,11 +31,11 @@ async def test_a_request_is_routed_and_its_node_is_busy_until_the_stream_ends() 
         reply = await ask(call, head(content_length=len(chat())))
         assert reply.WhichOneof("response") == "request_headers"
         assert destination(reply) is None
-        assert envoy.processor.body_bytes_reserved == len(chat())
+        assert envoy.processor._budget.bytes_reserved == len(chat())
         reply = await ask(call, body(chat()))
         assert destination(reply) == HOST
         assert metadata(reply)["node"] == "a"
-        assert (envoy.processor.streams_open, envoy.processor.body_bytes_reserved) == (1, 0)
+        assert (envoy.processor.streams_open, envoy.processor._budget.bytes_reserved) == (1, 0)
         assert envoy.balancer.requests_open == 1
         assert await end(call) is grpc.StatusCode.OK
         await until(envoy.idle)
@@ -222,7 +222,7 @@ async def test_an_error_while_reading_or_choosing_leaves_the_request_to_the_fall
 
 async def test_an_error_in_a_metric_changes_no_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     async with wire() as envoy:
-        monkeypatch.setattr("extproc.ops.metrics.Metrics.decided", broken)
+        monkeypatch.setattr("extproc.ops.requestmetrics.RequestMetrics.decided", broken)
         told = await served_all_the_same(envoy, "metrics")
         assert (told["destination"], told["outcome"]) == (HOST, "chosen")
 

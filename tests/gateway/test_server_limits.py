@@ -48,7 +48,7 @@ async def test_bodies_over_the_budget_are_429_before_they_come() -> None:
         reply = await ask(envoy.open(), head(content_length=1001))
         assert reply.immediate_response.status.code == 429
         first.cancel()
-        await until(lambda: envoy.processor.body_bytes_reserved == 0)
+        await until(lambda: envoy.metric("extproc_body_bytes_held 0.0"))
         assert destination(await ask(envoy.open(), head(content_length=9000), body(chat()))) == HOST
 
 

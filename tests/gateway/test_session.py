@@ -6,11 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.balancer import Balancer
-from extproc.core.decision import Decision
 from extproc.core.policy import RoutingPolicy
-from extproc.core.request import CountSource, InferenceRequest, TokenCount
-from extproc.core.settings import BalancerSettings
-from extproc.core.snapshot import NodeState
 from extproc.gateway.budget import BodyBudget
 from extproc.gateway.conversation import (
     Acknowledge,
@@ -25,11 +21,10 @@ from extproc.gateway.conversation import (
     ResponseHeaders,
     ResponseMessage,
     SetDestination,
-    TokensCounted,
 )
-from extproc.prompt import CountedPrompt, Prompt, texts_of
+from extproc.prompt import Prompt, texts_of
 from tests.core.fleet import MODEL, NOW_S, SETTINGS, balancer, snapshot
-from tests.gateway.talk import ACKNOWLEDGE, CHAT_PATH, Talk, chat, destination_of, error_of, headers, whole
+from tests.gateway.talk import ACKNOWLEDGE, CHAT_PATH, Talk, chat, destination_of, headers, whole
 
 
 def test_an_inference_request_is_sent_to_the_chosen_node() -> None:
@@ -52,6 +47,7 @@ def test_an_inference_request_is_sent_to_the_chosen_node() -> None:
         "tokens": 10,
         "tokens_exact": True,
         "tokens_source": "counted",
+        "sequences": 2,
         "node": "a",
         "host": snapshot("a").host,
     }
@@ -97,8 +93,7 @@ def test_what_is_no_inference_goes_to_the_fallback_and_is_not_counted(events: li
         hosts.add(destination_of(action))
         assert isinstance(action, SetDestination)
         assert (action.metadata["strategy"], action.metadata["outcome"]) == ("fallback", "uninspected")
-        assert "tokens" not in action.metadata
-        assert "phase" not in action.metadata
+        assert not {"tokens", "sequences", "phase"} & set(action.metadata)
         assert talk.session.decided
         assert not talk.asked
     assert hosts == {snapshot("a").host, snapshot("b").host}
@@ -119,125 +114,6 @@ def test_before_any_node_reports_the_request_continues_without_a_destination() -
         assert isinstance(action, Continue)
         assert action.metadata["outcome"] == "unknown"
         assert action.metadata["reason"] == "no node has reported yet"
-
-
-def test_a_model_that_no_node_serves_is_404_and_names_the_field() -> None:
-    error = error_of(Talk(balancer(snapshot("a"))).say(headers(), whole(chat(model="nobody"))))
-    assert (error["status"], error["type"], error["param"], error["code"]) == (
-        404,
-        "invalid_request_error",
-        "model",
-        "model_not_found",
-    )
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "param"),
-    [
-        (CHAT_PATH, chat(), "messages"),
-        ("/v1/completions", b'{"model": "llama", "prompt": "x"}', "prompt"),
-        ("/v1/embeddings", b'{"model": "llama", "input": "x"}', "input"),
-        ("/v1/responses", b'{"model": "llama", "input": "x"}', "input"),
-    ],
-)
-def test_a_prompt_over_every_context_length_is_400_and_names_the_field(path: str, body: bytes, param: str) -> None:
-    talk = Talk(balancer(snapshot("a")), tokens=TokenCount(9000, exact=True))
-    error = error_of(talk.say(headers(path), whole(body)))
-    assert (error["status"], error["type"], error["param"], error["code"]) == (
-        400,
-        "invalid_request_error",
-        param,
-        "context_length_exceeded",
-    )
-
-
-def test_a_batch_of_prompts_may_be_longer_than_a_context() -> None:
-    talk = Talk(balancer(snapshot("a")), tokens=TokenCount(9000, exact=True))
-    body = b'{"model": "llama", "input": ["many", "texts"]}'
-    assert destination_of(talk.say(headers("/v1/embeddings"), whole(body)))
-
-
-def test_full_nodes_are_429_and_loading_ones_503_both_with_retry_after() -> None:
-    settings = BalancerSettings(retry_after_s=7)
-    full = balancer(snapshot("a", kv_usage=0.99), settings=settings)
-    action = Talk(full).say(headers(), whole(chat()))
-    error = error_of(action)
-    assert (error["status"], error["type"], error["code"]) == (429, "rate_limit_error", "overloaded")
-    assert isinstance(action, Respond)
-    assert ("retry-after", "7") in action.headers
-    loading = balancer(snapshot("a", state=NodeState.LOADING), settings=settings)
-    for events in ([headers(), whole(chat())], [headers("/v1/models")]):
-        action = Talk(loading).say(*events)
-        error = error_of(action)
-        assert (error["status"], error["type"], error["code"]) == (503, "server_error", "no_ready_node")
-        assert isinstance(action, Respond)
-        assert ("retry-after", "7") in action.headers
-        assert "node" not in action.metadata
-
-
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [(b"hello", None), (b'{"messages": []}', "model"), (b'{"model": "m", "messages": [1]}', "messages[0]")],
-)
-def test_a_body_that_cannot_be_read_is_400(body: bytes, param: str | None) -> None:
-    talk = Talk(balancer(snapshot("a")))
-    action = talk.say(headers(), whole(body))
-    error = error_of(action)
-    assert (error["status"], error["type"], error["param"]) == (400, "invalid_request_error", param)
-    assert error["code"] == "invalid_request"
-    assert isinstance(action, Respond)
-    assert action.metadata["policy"] == "default"
-    assert talk.session.decided
-    assert talk.session.decision is None
-    assert talk.budget.bytes_reserved == 0
-
-
-def test_a_late_count_puts_the_ledger_right_until_the_stream_ends() -> None:
-    fleet = balancer(snapshot("a"))
-    talk = Talk(fleet, tokens=TokenCount(1600, exact=False, source=CountSource.ESTIMATED))
-    talk.say(headers(), whole(chat()))
-    (view,) = fleet.views()
-    assert view.own.prefill_tokens == 1600
-    talk.session.recount(TokenCount(160, exact=True))
-    (view,) = fleet.views()
-    assert view.own.prefill_tokens == 160
-    talk.session.close(NOW_S)
-    talk.session.recount(TokenCount(320, exact=True))
-    (view,) = fleet.views()
-    assert view.own.prefill_tokens == 0
-
-
-def test_an_exact_count_is_not_waited_for_again() -> None:
-    fleet = balancer(snapshot("a"))
-    talk = Talk(fleet, tokens=TokenCount(160, exact=True, source=CountSource.CACHED))
-    action = talk.say(headers(), whole(chat()))
-    assert isinstance(action, SetDestination)
-    assert action.metadata["tokens_source"] == "cached"
-    talk.session.recount(TokenCount(1600, exact=True))
-    (view,) = fleet.views()
-    assert view.own.prefill_tokens == 160
-
-
-def test_the_balancer_is_told_the_prompts_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[InferenceRequest] = []
-    fleet = balancer(snapshot("a"))
-    route = fleet.route
-
-    def remember(request: InferenceRequest, policy: RoutingPolicy, now_s: float) -> Decision:
-        asked.append(request)
-        return route(request, policy, now_s)
-
-    monkeypatch.setattr(fleet, "route", remember)
-    session = Talk(fleet).session
-    session.receive(headers(), NOW_S)
-    session.receive(whole(chat()), NOW_S)
-    session.receive(TokensCounted(CountedPrompt(TokenCount(9, exact=True), blocks=(7, 8))), NOW_S)
-    assert [request.prompt_blocks for request in asked] == [(7, 8)]
-
-
-def test_tokens_that_were_not_asked_for_are_a_fault_of_ours() -> None:
-    with pytest.raises(AssertionError):
-        Talk(balancer()).say(TokensCounted(CountedPrompt(TokenCount(1, exact=True))))
 
 
 def test_after_an_error_of_ours_the_fallback_serves() -> None:

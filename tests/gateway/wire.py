@@ -92,7 +92,7 @@ class Wire:
     def idle(self) -> bool:
         """Nothing is held for any stream."""
         processor = self.processor
-        held = (processor.streams_open, processor.body_bytes_reserved, len(processor._rests))
+        held = (processor.streams_open, processor._budget.bytes_reserved, len(processor._rests))
         return not any(held) and self.balancer.requests_open == 0
 
     def metric(self, line: str) -> bool:

@@ -1,4 +1,4 @@
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -6,6 +6,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from aiohttp.web import Application, Request
 
 from extproc.core.balancer import Balancer
+from extproc.core.cost import DEFAULT_STRATEGY
 from extproc.core.outcome import Answered, Ending
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import Endpoint, InferenceRequest, TokenCount
@@ -13,6 +14,9 @@ from extproc.core.settings import BalancerSettings
 from extproc.core.snapshot import Learned, NodeReported, NodeState, OwnLoad, ServedModel, Snapshot
 from extproc.ops import admin
 from extproc.ops.metrics import Metrics
+
+CLOCK_S = 1e9
+"""Late on the balancer's clock."""
 
 
 class Admin:
@@ -26,12 +30,12 @@ class Admin:
 
     def report(self, node_id: str, **fields: Any) -> None:
         host = fields.pop("host", "127.0.0.1:8000")
-        snapshot = Snapshot(node_id, host, "boot", 1, 0.5, NodeState.READY, **fields)
+        snapshot = Snapshot(node_id, host, "boot", fields.pop("sequence", 1), 0.5, NodeState.READY, **fields)
         self.balancer.observe(NodeReported(snapshot), self.now_s)
 
-    def route(self, request_id: str, *, model: str = "m") -> None:
+    def route(self, request_id: str, *, model: str = "m", strategy: str = DEFAULT_STRATEGY) -> None:
         request = InferenceRequest(request_id, model, Endpoint.CHAT, TokenCount(10, exact=True), trace_id="trace")
-        self.balancer.route(request, RoutingPolicy(), self.now_s)
+        self.balancer.route(request, RoutingPolicy(strategy=strategy), self.now_s)
 
 
 Client = TestClient[Request, Application]
@@ -91,7 +95,7 @@ async def test_nodes_shows_every_field_and_unknown_as_null(of: Admin, client: Cl
     loaded, tuned = node["models"]
     assert loaded == {"name": "m", "version": None, "context_length_tokens": 4096, "loaded": True}
     assert (tuned["name"], tuned["loaded"]) == ("tuned", False)
-    assert set(node["own"]) == set(OwnLoad.__struct_fields__)
+    assert set(node["own"]) == set(OwnLoad.__struct_fields__) - {"work_tokens", "work_since_s"}
     assert (node["own"]["sequences_open"], node["own"]["requests_unseen"], node["own"]["prefill_tokens"]) == (1, 1, 10)
     assert set(node["learned"]) == set(Learned.__struct_fields__)
     assert node["learned"]["decode_s_per_token"] is None
@@ -135,6 +139,61 @@ async def test_decisions_come_newest_first_with_candidates_costs_and_reason(of: 
     assert oldest["candidates"][0]["cost"] < oldest["candidates"][1]["cost"]
     assert (await page(client, "/decisions?limit=1"))["decisions"] == [newest]
     assert (await page(client, "/decisions?limit=0"))["decisions"] == []
+
+
+def clock_times(found: object) -> Iterator[str]:
+    """Names of fields that hold a time on the balancer's clock, which is far from all that these pages tell."""
+    if isinstance(found, dict):
+        for name, value in found.items():
+            if isinstance(value, float | int) and value > CLOCK_S / 2:
+                yield name
+            yield from clock_times(value)
+    elif isinstance(found, list):
+        for value in found:
+            yield from clock_times(value)
+
+
+async def test_no_page_shows_a_time_on_the_clock_of_the_process(of: Admin, client: Client) -> None:
+    of.now_s = CLOCK_S
+    of.report("a", pending_prefills=3)
+    of.report("b", host="127.0.0.1:8001")
+    of.balancer.answered(Answered("r", Ending.UNREACHABLE, "127.0.0.1:8001"), of.now_s)
+    of.route("r1")
+    of.now_s += 1
+    nodes, decisions = await page(client, "/nodes"), await page(client, "/decisions")
+    assert (len(nodes["nodes"]), len(decisions["decisions"])) == (2, 1)
+    assert list(clock_times([nodes, decisions])) == []
+
+
+async def test_a_candidate_that_the_strategy_did_not_score_says_so(of: Admin, client: Client) -> None:
+    for number in range(4):
+        of.report(f"n{number}", host=f"127.0.0.1:{8000 + number}")
+    of.route("r1", strategy="power-of-two")
+    (decision,) = (await page(client, "/decisions"))["decisions"]
+    chosen, other, *rest = decision["candidates"]
+    assert chosen["node_id"] == decision["outcome"]["node_id"]
+    assert [(one["cost"], one["excluded"]) for one in (chosen, other)] == [(0.0, None), (0.0, None)]
+    assert [(one["cost"], one["excluded"]) for one in rest] == [(None, admin.NOT_SCORED)] * 2
+
+
+async def test_of_candidates_that_were_not_scored_the_one_that_was_chosen_is_not_called_passed_over(
+    of: Admin, client: Client
+) -> None:
+    for number in range(3):
+        of.report(f"n{number}", host=f"127.0.0.1:{8000 + number}")
+    of.route("r1", strategy="power-of-two")
+    (decision,) = (await page(client, "/decisions"))["decisions"]
+    thrown = {one["node_id"] for one in decision["candidates"] if one["cost"] is not None}
+    for number in range(3):
+        full = 0.99 if f"n{number}" in thrown else 0.1
+        of.report(f"n{number}", host=f"127.0.0.1:{8000 + number}", sequence=2, kv_usage=full)
+    of.balancer.finish("r1", of.now_s)  # the id throws
+    of.route("r1", strategy="power-of-two")
+    (decision,) = (await page(client, "/decisions?limit=1"))["decisions"]
+    (chosen,) = [one for one in decision["candidates"] if one["node_id"] == decision["outcome"]["node_id"]]
+    assert chosen["node_id"] not in thrown
+    assert (chosen["cost"], chosen["excluded"]) == (None, None)
+    assert all(one["excluded"] for one in decision["candidates"] if one is not chosen)
 
 
 async def test_decisions_without_a_limit_are_a_few(of: Admin, client: Client) -> None:

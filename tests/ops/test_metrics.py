@@ -5,8 +5,9 @@ from extproc.core.decision import Chosen, Decision, Outcome, Refusal, Refused, U
 from extproc.core.loads import view_of
 from extproc.core.request import CountSource, Phase
 from extproc.core.snapshot import Freshness, Learned, NodeState, OwnLoad, Snapshot
-from extproc.ops.metrics import Estimated, Metrics
+from extproc.ops.metrics import Metrics
 from extproc.ops.nodegauges import NodeSample
+from extproc.ops.tokenmetrics import Estimated
 
 
 def decision(outcome: Outcome, *, tokens: int | None = 100, phase: Phase | None = Phase.DECODE) -> Decision:
@@ -80,7 +81,7 @@ def metrics() -> Metrics:
     ],
 )
 def test_decisions_are_counted_by_outcome_and_phase(metrics: Metrics, outcome: Outcome, label: str) -> None:
-    metrics.decided(decision(outcome), 0.00003)
+    metrics.requests.decided(decision(outcome), 0.00003)
     found = series(metrics)
     assert at(found, "extproc_decisions_total", outcome=label, phase="decode") == 1
     assert at(found, "extproc_decide_seconds_bucket", le="5e-05") == 1
@@ -90,7 +91,7 @@ def test_decisions_are_counted_by_outcome_and_phase(metrics: Metrics, outcome: O
 
 
 def test_paths_that_are_no_inference_have_no_phase_and_no_tokens(metrics: Metrics) -> None:
-    metrics.decided(decision(chosen("a", fallback=True), tokens=None, phase=None), 0.0)
+    metrics.requests.decided(decision(chosen("a", fallback=True), tokens=None, phase=None), 0.0)
     found = series(metrics)
     assert at(found, "extproc_decisions_total", outcome="fallback", phase="none") == 1
     assert at(found, "extproc_prompt_tokens_count") == 0
@@ -98,21 +99,21 @@ def test_paths_that_are_no_inference_have_no_phase_and_no_tokens(metrics: Metric
 
 def test_requests_are_counted_by_node_until_the_node_is_forgotten(metrics: Metrics) -> None:
     for node_id in ("a", "a", "b"):
-        metrics.decided(decision(chosen(node_id)), 0.0)
+        metrics.requests.decided(decision(chosen(node_id)), 0.0)
     assert at(series(metrics), "extproc_node_requests_total", node="a") == 2
-    metrics.keep_nodes({"b", "c"})
+    metrics.requests.keep_nodes({"b", "c"})
     found = series(metrics)
     assert at(found, "extproc_node_requests_total", node="a") is None
     assert at(found, "extproc_node_requests_total", node="b") == 1
-    metrics.keep_nodes(set())
-    metrics.decided(decision(chosen("a")), 0.0)
+    metrics.requests.keep_nodes(set())
+    metrics.requests.decided(decision(chosen("a")), 0.0)
     assert at(series(metrics), "extproc_node_requests_total", node="a") == 1
 
 
 def test_what_happens_in_the_gateway_is_counted(metrics: Metrics) -> None:
-    metrics.responded("overloaded")
-    metrics.policy_fault()
-    metrics.watch_gateway(lambda: 2, lambda: 7)
+    metrics.requests.responded("overloaded")
+    metrics.requests.policy_fault()
+    metrics.requests.watch(lambda: 2, lambda: 7)
     metrics.snapshot("refused")
     metrics.our_error("session")
     found = series(metrics)
@@ -125,10 +126,10 @@ def test_what_happens_in_the_gateway_is_counted(metrics: Metrics) -> None:
 
 
 def test_counts_are_told_by_their_source(metrics: Metrics) -> None:
-    metrics.counted(CountSource.COUNTED, 0.002)
-    metrics.counted(CountSource.COUNTED, 0.5)
-    metrics.counted(CountSource.CACHED, 0.0002)
-    metrics.tokens_estimated(Estimated.BUSY)
+    metrics.tokens.counted(CountSource.COUNTED, 0.002)
+    metrics.tokens.counted(CountSource.COUNTED, 0.5)
+    metrics.tokens.counted(CountSource.CACHED, 0.0002)
+    metrics.tokens.estimated(Estimated.BUSY)
     found = series(metrics)
     for source, count in (("counted", 2), ("cached", 1), ("estimated", 1)):
         assert at(found, "extproc_token_counts_total", source=source) == count
@@ -139,15 +140,15 @@ def test_counts_are_told_by_their_source(metrics: Metrics) -> None:
 
 @pytest.mark.parametrize("reason", Estimated)
 def test_estimates_are_told_by_their_reason(metrics: Metrics, reason: Estimated) -> None:
-    metrics.tokens_estimated(reason)
+    metrics.tokens.estimated(reason)
     found = series(metrics)
     for one in Estimated:
         assert at(found, "extproc_token_estimates_total", reason=one.value) == (one is reason)
 
 
 def test_the_error_of_estimates_is_a_share(metrics: Metrics) -> None:
-    metrics.estimate_error(0.03)
-    metrics.estimate_error(5.0)
+    metrics.tokens.estimate_error(0.03)
+    metrics.tokens.estimate_error(5.0)
     found = series(metrics)
     assert at(found, "extproc_token_estimate_error_ratio_bucket", le="0.02") == 0
     assert at(found, "extproc_token_estimate_error_ratio_bucket", le="0.05") == 1
@@ -158,7 +159,7 @@ def test_the_error_of_estimates_is_a_share(metrics: Metrics) -> None:
 @pytest.mark.parametrize("exact", [True, False])
 def test_how_often_engines_count_the_same_can_be_read_off(metrics: Metrics, exact: bool) -> None:
     for difference in (-20_000, -1, 0, 0, 0, 1, 20_000):
-        metrics.usage_difference(difference, exact)
+        metrics.tokens.usage_difference(difference, exact)
     found = series(metrics)
 
     def within(bound: str, label: bool) -> float:
@@ -179,17 +180,17 @@ def test_how_often_engines_count_the_same_can_be_read_off(metrics: Metrics, exac
     + [(one, "none") for one in (0, 99, 600, -1)],
 )
 def test_answers_are_counted_by_the_class_of_their_status(metrics: Metrics, status: int, label: str) -> None:
-    metrics.answered(status, None, None, None)
+    metrics.answers.ended(status, None, None, None)
     found = series(metrics)
     for one in ("1xx", "2xx", "3xx", "4xx", "5xx", "none"):
         assert at(found, "extproc_answers_total", status=one) == (one == label)
 
 
 def test_access_log_entries_are_read_or_ignored(metrics: Metrics) -> None:
-    metrics.answered(200, 40, 0.2, 2.0)
-    metrics.answered(200, 0, None, 2.0)
-    metrics.answered(200, None, None, None)
-    metrics.access_log_ignored(1)
+    metrics.answers.ended(200, 40, 0.2, 2.0)
+    metrics.answers.ended(200, 0, None, 2.0)
+    metrics.answers.ended(200, None, None, None)
+    metrics.answers.ignored(1)
     found = series(metrics)
     assert at(found, "extproc_access_log_entries_total", verdict="read") == 3
     assert at(found, "extproc_access_log_entries_total", verdict="ignored") == 1
@@ -198,8 +199,8 @@ def test_access_log_entries_are_read_or_ignored(metrics: Metrics) -> None:
 
 
 def test_tokenizers_are_told_with_what_they_count_by(metrics: Metrics) -> None:
-    metrics.tokenizer_loaded("/models/qwen3", "fastokens", "agrees", "template", ["qwen3*", "q3"])
-    metrics.tokenizer_loaded("x" * 300, "tokenizers", "y" * 300, "harmony", ["z" * 150, "z" * 150])
+    metrics.tokens.tokenizer_loaded("/models/qwen3", "fastokens", "agrees", "template", ["qwen3*", "q3"])
+    metrics.tokens.tokenizer_loaded("x" * 300, "tokenizers", "y" * 300, "harmony", ["z" * 150, "z" * 150])
     found = series(metrics)
     name = "extproc_tokenizer_info"
     qwen = {"tokenizer": "/models/qwen3", "engine": "fastokens", "reason": "agrees", "renderer": "template"}
@@ -210,7 +211,7 @@ def test_tokenizers_are_told_with_what_they_count_by(metrics: Metrics) -> None:
 
 def test_what_counting_holds_is_looked_up_for_each_page(metrics: Metrics) -> None:
     held = [1, 2]
-    metrics.watch_tokens(lambda: held[0], lambda: held[1])
+    metrics.tokens.watch(lambda: held[0], lambda: held[1])
     held[:] = [3, 4]
     found = series(metrics)
     assert at(found, "extproc_token_waiting_bytes") == 3

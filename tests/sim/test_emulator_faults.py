@@ -10,16 +10,10 @@ import pytest
 
 from extproc.sim.emulator import Emulator, emulated
 from extproc.sim.emulatorsettings import EmulatorSettings
+from tests.sim.emulating import CHAT
 from tests.waiting import until
 
-CHAT = "/v1/chat/completions"
 SPEED = 50.0
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        yield session
 
 
 @pytest.fixture
@@ -72,9 +66,13 @@ async def test_an_engine_that_hangs_takes_requests_and_goes_on_where_it_stood(
     await until(lambda: engine.engine.counters.generation_tokens > 0)
     begun_s = time.monotonic()
     await order(http, engine, {"kind": "hang", "for_s": 0.5})
-    stood_at = engine.engine.counters.generation_tokens
     new = asyncio.create_task(chat(http, engine, 1))
     await until(lambda: engine.engine.requests_open == 2)
+    # What was due before the order is counted by now.
+    stood_at = engine.engine.counters.generation_tokens
+    for _ in range(20):
+        async with http.get(engine.url + "/health") as response:
+            assert response.status == 200
     assert engine.engine.counters.generation_tokens == stood_at < 400
     assert (await new)[0] == 200
     assert time.monotonic() - begun_s >= 0.5

@@ -38,7 +38,7 @@ def test_what_is_no_profile_is_told_with_its_place(tmp_path: Path, text: str, fa
     file.write_text(text)
     found = engineprofile.read(file)
     assert isinstance(found, list)
-    assert [str(one) for one in found] == faults
+    assert [str(one) for one in found] == [f"{file}: {fault}" for fault in faults]
 
 
 def test_a_file_that_is_not_there_is_a_fault(tmp_path: Path) -> None:

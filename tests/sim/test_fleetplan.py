@@ -110,14 +110,14 @@ def test_one_in_four_is_slow_and_one_in_four_small(fleet: str, nodes: int) -> No
 @pytest.mark.parametrize(
     ("fleet", "told"),
     [
-        ("0", "nodes: wanted 1 to 1024 nodes, got '0'"),
-        ("1025", "nodes: wanted 1 to 1024 nodes, got '1025'"),
-        ("9" * 5000, "nodes: wanted 1 to 1024 nodes, got '999"),
-        ("even:0", "nodes: wanted 1 to 1024 nodes, got 'even:0'"),
-        ("even:x", "nodes: wanted 1 to 1024 nodes, got 'even:x'"),
-        ("unequal:3", "nodes: wanted 4 to 1024 nodes, got 'unequal:3'"),
-        ("unequal:-8", "nodes: wanted 4 to 1024 nodes, got 'unequal:-8'"),
-        ("unequal:1025", "nodes: wanted 4 to 1024 nodes, got 'unequal:1025'"),
+        ("0", "--nodes: wanted 1 to 1024 nodes, got '0'"),
+        ("1025", "--nodes: wanted 1 to 1024 nodes, got '1025'"),
+        ("9" * 5000, "--nodes: wanted 1 to 1024 nodes, got '999"),
+        ("even:0", "--nodes: wanted 1 to 1024 nodes, got 'even:0'"),
+        ("even:x", "--nodes: wanted 1 to 1024 nodes, got 'even:x'"),
+        ("unequal:3", "--nodes: wanted 4 to 1024 nodes, got 'unequal:3'"),
+        ("unequal:-8", "--nodes: wanted 4 to 1024 nodes, got 'unequal:-8'"),
+        ("unequal:1025", "--nodes: wanted 4 to 1024 nodes, got 'unequal:1025'"),
         ("-8", "-8: wanted a readable file, got No such file or directory"),
         ("٨", "٨: wanted a readable file"),
         ("8.0", "8.0: wanted a readable file"),
@@ -145,7 +145,8 @@ def test_a_path_is_a_fleet_file(tmp_path: Path) -> None:
         ([], "(top): wanted a mapping, got []"),
         ({}, "nodes: wanted a value, got nothing"),
         ({"nodes": []}, "nodes: wanted 1 to 1024 nodes, counts included, got []"),
-        ({"nodes": {}}, "nodes: wanted a valid tuple, got {}"),
+        ({"nodes": {}}, "nodes: wanted a list of nodes, got {}"),
+        ({"nodes": [{"faults": 3}]}, "nodes.0.faults: wanted a list of faults, got 3"),
         ({"nodes": [{}], "node": 1}, "node: wanted a known key, got 1"),
         ({"nodes": [3]}, "nodes.0: wanted a mapping, got 3"),
         ({"nodes": [{"sped": 2}]}, "nodes.0.sped: wanted a known key, got 2"),
@@ -154,13 +155,15 @@ def test_a_path_is_a_fleet_file(tmp_path: Path) -> None:
         ({"nodes": [{"speed": float("nan")}]}, "nodes.0.speed: wanted a finite number, got nan"),
         ({"nodes": [{"speed": float("inf")}]}, "nodes.0.speed: wanted a finite number, got inf"),
         ({"nodes": [{"count": 1.5}]}, "nodes.0.count: wanted a valid integer, got 1.5"),
-        ({"nodes": [{"name": ""}]}, "nodes.0.name: wanted"),
-        ({"nodes": [{"name": "a b"}]}, "nodes.0.name: wanted"),
-        ({"nodes": [{"name": "a" * 65}]}, "nodes.0.name: wanted"),
+        ({"nodes": [{"name": ""}]}, "nodes.0.name: wanted a name of 1 to 64 letters, digits, dots"),
+        ({"nodes": [{"name": "a\n"}]}, "nodes.0.name: wanted a name of 1 to 64 letters, digits, dots"),
+        ({"nodes": [{"name": 3}]}, "nodes.0.name: wanted a name of 1 to 64 letters, digits, dots"),
+        ({"nodes": [{"name": "a b"}]}, "nodes.0.name: wanted a name of 1 to 64 letters, digits, dots"),
+        ({"nodes": [{"name": "a" * 65}]}, "nodes.0.name: wanted a name of 1 to 64 letters, digits, dots"),
         ({"nodes": [{"name": "a"}, {}, {"name": "a"}]}, "nodes: wanted a name of its own for each node, not 'a' twice"),
         ({"nodes": [{"name": "node-2"}, {}]}, "nodes: wanted a name of its own for each node, not 'node-2' twice"),
         ({"nodes": [{"count": 1024}, {}]}, "nodes: wanted 1 to 1024 nodes, counts included, got"),
-        ({"nodes": [{}] * 1025}, "nodes: wanted"),
+        ({"nodes": [{}] * 1025}, "nodes: wanted at most 1024 nodes, got"),
         ({"nodes": [{"count": 33, "kv_blocks": 1_000_000}]}, "nodes: wanted at most 32000000 kv_blocks of all nodes"),
         ({"nodes": [{"step_tokens_max": 255}]}, "nodes.0.step_tokens_max: wanted at least sequences_max, got 255"),
         ({"nodes": [{"leaves_at_s": 0}]}, "nodes.0.leaves_at_s: wanted later than joins_at_s, got 0"),
@@ -236,7 +239,7 @@ def test_failures_hold_at_their_edges(name: str, most: float, step: float) -> No
 def test_there_are_at_most_100_failures_of_a_node() -> None:
     some = [{"kind": "error", "at_s": second, "for_s": 1} for second in range(101)]
     assert len(node(faults=some[:100]).faults) == 100
-    assert refused(faults=some).startswith("nodes.0.faults: wanted")
+    assert refused(faults=some).startswith("nodes.0.faults: wanted at most 100 faults, got")
 
 
 def test_the_kv_blocks_of_a_fleet_hold_at_their_edge() -> None:

@@ -5,7 +5,8 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from extproc.core.request import TokenCount
-from extproc.ops.metrics import Estimated, Metrics
+from extproc.ops.metrics import Metrics
+from extproc.ops.tokenmetrics import Estimated
 from extproc.prompt import Chat, Media, Prompt
 from extproc.tokens.counter import READ_INLINE_BYTES_MAX, TokenCounter
 from extproc.tokens.estimator import LEARNED_ALL, LEARNED_EVERY

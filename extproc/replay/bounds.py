@@ -1,0 +1,127 @@
+"""What a journal's lines may hold: the types alone would let numbers through that the core cannot take."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+from pydantic import ValidationError
+
+from extproc.core.request import MODEL_CHARS_MAX
+from extproc.core.settings import BalancerSettings, Fault, faults_of, shown
+from extproc.core.snapshot import (
+    ADAPTERS_MAX,
+    CONTEXT_LENGTH_TOKENS_MAX,
+    COUNTER_MAX,
+    KV_BLOCK_SIZE_TOKENS_MAX,
+    KV_BLOCKS_MAX,
+    LATENCY_MS_MAX,
+    MODELS_MAX,
+    REQUESTS_MAX,
+    ROUND_TRIP_S_MAX,
+    ServedModel,
+    Snapshot,
+)
+from extproc.journal.lines import BLOCK_BYTES, Head, Line, Lost, Models, Policy, Recounted, Reported, Routed, Told
+
+CLOCK_S_MAX: Final = 1e12
+"""No clock shows more seconds."""
+ID_CHARS_MAX: Final = 256
+REQUEST_TOKENS_MAX: Final = 10**12
+
+_SNAPSHOT: Final[dict[str, tuple[float, float]]] = {
+    "sequence": (0, 2**64 - 1),
+    "sample_age_s": (0, CLOCK_S_MAX),
+    "gpu_utilization": (0, 1),
+    "kv_usage": (0, 1),
+    "kv_block_size_tokens": (1, KV_BLOCK_SIZE_TOKENS_MAX),
+    "kv_blocks_total": (1, KV_BLOCKS_MAX),
+    "kv_blocks_available": (0, KV_BLOCKS_MAX),
+    "pending_prefills": (0, REQUESTS_MAX),
+    "active_decodes": (0, REQUESTS_MAX),
+    "requests_running": (0, REQUESTS_MAX),
+    "requests_waiting": (0, REQUESTS_MAX),
+    "prefill_latency_ms": (0, LATENCY_MS_MAX),
+    "decode_ms_per_token": (0, LATENCY_MS_MAX),
+    "prefill_tokens_total": (0, COUNTER_MAX),
+    "prefill_seconds_total": (0, COUNTER_MAX),
+    "first_tokens_total": (0, COUNTER_MAX),
+    "prefix_queries_total": (0, COUNTER_MAX),
+    "prefix_hits_total": (0, COUNTER_MAX),
+    "adapter_slots_free": (0, ADAPTERS_MAX),
+    "round_trip_s": (0, ROUND_TRIP_S_MAX),
+    "weight": (0, 1e6),
+}
+"""What a snapshot's numbers may be."""
+
+
+def settings_of(where: str, head: Head) -> BalancerSettings | Fault:
+    """The balancer's settings of a run."""
+    try:
+        return BalancerSettings.model_validate(head.settings)
+    except ValidationError as error:
+        fault = faults_of(error)[0]
+        return Fault(f"{where}: settings.{fault.path}", fault.wanted, fault.got)
+
+
+def snapshot_of(where: str, line: Reported, models: tuple[ServedModel, ...] | None) -> Snapshot | Fault:
+    """The snapshot of a report."""
+    try:
+        snapshot = msgspec.convert(line.snapshot | {"models": models}, Snapshot)
+    except msgspec.ValidationError as error:
+        return fault_of(where, error, "snapshot")
+    if not 0 < len(snapshot.node_id) <= ID_CHARS_MAX:
+        return Fault(f"{where}: snapshot.node_id", f"1..{ID_CHARS_MAX} characters", f"{len(snapshot.node_id)}")
+    for name, (least, most) in _SNAPSHOT.items():
+        value = getattr(snapshot, name)
+        if value is not None and not least <= value <= most:
+            return Fault(f"{where}: snapshot.{name}", f"{least:g}..{most:g}", shown(value))
+    return snapshot
+
+
+def beyond_bounds(where: str, line: Line) -> Fault | None:
+    """The first value of a line that is out of its bounds."""
+    for name, value, least, most in _numbers(line):
+        if value is not None and not least <= value <= most:
+            return Fault(f"{where}: {name}", f"{least:g}..{most:g}", shown(value))
+    return None
+
+
+def fault_of(where: str, error: msgspec.ValidationError, inside: str = "") -> Fault:
+    """A fault of a line's types, from words such as: Expected `int`, got `str` - at `$.now_s`."""
+    message, _, place = str(error).partition(" - at `$")
+    path = (inside + place.rstrip("`")).lstrip(".")
+    where = f"{where}: {path}" if path else where
+    if (found := re.fullmatch(r"Expected (.*?)(?:, got (.*))?", message)) is not None:
+        return Fault(where, found[1], found[2] or "something else")
+    if (found := re.fullmatch(r"Object missing required field (.*)", message)) is not None:
+        return Fault(where, f"a value for {found[1]}", "none")
+    return Fault(where, "what a journal has there", message)
+
+
+def _numbers(line: Line) -> Iterator[tuple[str, float | None, float, float]]:
+    """What of a line could do harm though its type is right, with its bounds. Lengths stand for texts."""
+    if not isinstance(line, Policy | Models | Lost | Recounted):
+        name = "started_s" if isinstance(line, Head) else "now_s"
+        yield name, getattr(line, name), -CLOCK_S_MAX, CLOCK_S_MAX
+    yield "request_id (length)", len(getattr(line, "request_id", "")), 0, ID_CHARS_MAX
+    match line:
+        case Routed(request=request, blocks=blocks) | Recounted(request=request, blocks=blocks):
+            yield "request.request_id (length)", len(request.request_id), 0, ID_CHARS_MAX
+            yield "request.model (length)", len(request.model), 0, MODEL_CHARS_MAX
+            yield "request.prompt.tokens", request.prompt.tokens, 0, REQUEST_TOKENS_MAX
+            yield "request.output_tokens_max", request.output_tokens_max, -REQUEST_TOKENS_MAX, REQUEST_TOKENS_MAX
+            yield "request.sequences", request.sequences, 1, REQUESTS_MAX
+            yield f"blocks (bytes beyond a multiple of {BLOCK_BYTES})", len(blocks) % BLOCK_BYTES, 0, 0
+        case Models(models=models):
+            yield "models (length)", len(models), 0, MODELS_MAX
+            for place, model in enumerate(models):
+                yield f"models.{place}.name (length)", len(model.name), 0, MODEL_CHARS_MAX
+                yield f"models.{place}.context_length_tokens", model.context_length_tokens, 1, CONTEXT_LENGTH_TOKENS_MAX
+        case Told(answered=answered):
+            yield "answered.request_id (length)", len(answered.request_id), 0, ID_CHARS_MAX
+            yield "answered.output_tokens", answered.output_tokens, 0, REQUEST_TOKENS_MAX
+        case Lost(lines=lines):
+            yield "lines", lines, 1, COUNTER_MAX
+        case _:
+            pass

@@ -1,0 +1,146 @@
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from msgspec.structs import replace
+
+from extproc.core.balancer import Balancer
+from extproc.core.decision import Decision
+from extproc.core.outcome import Answered, Ending
+from extproc.core.policy import RoutingPolicy
+from extproc.core.request import InferenceRequest
+from extproc.core.snapshot import NodeLeft, NodeReported, Snapshot
+from extproc.journal.balancer import balancer, close
+from extproc.journal.lines import BEGINNING, Decided, as_written, decided_of, encode, packed, unpacked
+from tests.core.fleet import request, snapshot
+from tests.journal.writing import NOW_S, lines_of
+from tests.journaled import FLEET, LIVES, START_S, Call, config, journaled, live, no_fault, routes
+
+POLICY = RoutingPolicy()
+
+
+def test_without_a_path_there_is_no_journal() -> None:
+    one = balancer(config(None), START_S, no_fault)
+    assert type(one) is Balancer
+    close(one)
+
+
+def test_a_journal_begins_with_what_its_lines_rest_on(path: Path) -> None:
+    close(journaled(path))
+    (head,) = lines_of(path)
+    assert path.read_bytes().startswith(BEGINNING)
+    assert head["started_s"] == START_S
+    assert head["settings"]["ejection"]["share_max"] == 1
+    assert (head["format"], head["part"], head["begins"]) == (1, 0, True)
+    assert "listen" not in head["settings"], "the balancer's settings only"
+
+
+def test_each_call_is_one_line(path: Path) -> None:
+    one = journaled(path)
+    one.observe(NodeReported(snapshot("a", models=None, kv_usage=None)), NOW_S)
+    one.observe(NodeLeft("z", "boot-1"), NOW_S)
+    asked = request("r1", prompt_blocks=(1, 2**64 - 1), trace_id="t")
+    decision = one.route(asked, POLICY, NOW_S)
+    uninspected = one.route_uninspected("u1", "t", NOW_S)
+    one.recount(asked)
+    one.first_token("r1", NOW_S)
+    one.leave("r1", NOW_S)
+    one.answered(Answered("r1", Ending.SERVED, output_tokens=7), NOW_S)
+    one.finish("r1", NOW_S)
+    one.tick(NOW_S)
+    one.settle()
+    one.would_route(asked, POLICY, NOW_S)
+    close(one)
+    lines = lines_of(path)
+    told = lines[1].pop("snapshot")
+    known = {field.name: getattr(snapshot("a"), field.name) for field in fields(Snapshot)}
+    assert told == {
+        name: value for name, value in known.items() if value is not None and name not in ("models", "kv_usage")
+    } | {"state": "ready"}
+    assert [line.pop("call") for line in lines] == [
+        *["journal", "reported", "left", "policy", "route", "route_uninspected", "recount", "first_token", "leave"],
+        *["answered", "finish", "tick"],
+    ]
+    as_json = json.loads(json.dumps(lines[4]))
+    assert as_json["request"]["prompt_blocks"] == []
+    assert as_json["blocks"] == "AQAAAAAAAAD//////////w=="
+    assert as_json["decided"]["chosen"]["node_id"] == "a"
+    assert lines[1:] == [
+        {"now_s": NOW_S},
+        {"now_s": NOW_S, "node_id": "z", "boot_id": "boot-1"},
+        {"number": 0, "policy": POLICY.model_dump()},
+        {**as_json, "now_s": NOW_S, "policy": 0, "decided": written(decision)},
+        {"now_s": NOW_S, "request_id": "u1", "trace_id": "t", "decided": written(uninspected)},
+        {"request": as_json["request"], "blocks": as_json["blocks"]},
+        {"now_s": NOW_S, "request_id": "r1"},
+        {"now_s": NOW_S, "request_id": "r1"},
+        {
+            "now_s": NOW_S,
+            "answered": {"request_id": "r1", "ending": "served", "host": None, "model": None, "output_tokens": 7}
+            | {"over": True},
+        },
+        {"now_s": NOW_S, "request_id": "r1"},
+        {"now_s": NOW_S},
+    ]
+
+
+def written(decision: Decision) -> Any:
+    return json.loads(encode(decided_of(decision)))
+
+
+@given(LIVES)
+def test_a_journaled_balancer_decides_as_any_other(tmp_path_factory: pytest.TempPathFactory, life: list[Call]) -> None:
+    folder = tmp_path_factory.mktemp("journal")
+    with_journal, without = journaled(folder / "j"), balancer(config(None), START_S, no_fault)
+    assert isinstance(without, Balancer)
+    for one in (with_journal, without):
+        live(one, FLEET + life)
+    close(with_journal)
+    assert with_journal.decisions(100) == without.decisions(100)
+    assert list(with_journal.views()) == list(without.views())
+
+
+def test_a_decision_comes_back_as_it_was_but_for_costs_without_end(path: Path) -> None:
+    one = journaled(path)
+    live(one, FLEET + routes(1, policy=RoutingPolicy(strategy="power-of-two")))
+    close(one)
+    (decision,) = one.decisions(1)
+    decided = decided_of(decision)
+    assert as_written(decided) == decided, "two of three nodes have a cost, and as many are kept"
+    (kept, _) = decided.candidates
+    endless = replace(decided, candidates=(kept._replace(cost=float("inf")),))
+    assert as_written(endless) == replace(decided, candidates=(kept._replace(cost=None),))
+
+
+def test_blocks_are_eight_bytes_each() -> None:
+    blocks = (0, 1, 2**63, 2**64 - 1)
+    assert unpacked(packed(blocks)) == blocks
+    assert len(packed(blocks)) == 32
+    assert unpacked(packed(())) == ()
+
+
+def test_an_error_of_the_balancer_is_written_and_goes_through(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> Decision:
+        raise ZeroDivisionError
+
+    one = journaled(path)
+    monkeypatch.setattr(Balancer, "route", broken)
+    with pytest.raises(ZeroDivisionError):
+        one.route(request("r1"), POLICY, NOW_S)
+    close(one)
+    line = lines_of(path)[-1]
+    assert (line["call"], line["request"]["request_id"]) == ("route", "r1")
+    assert "decided" not in line
+
+
+def test_whatever_a_line_repeats_of_a_request_is_no_text() -> None:
+    """The journal must hold nothing of a prompt: whoever adds a field to a request decides about it here."""
+    assert set(InferenceRequest.__struct_fields__) == {
+        *["request_id", "model", "endpoint", "prompt", "output_tokens_max", "prompt_blocks", "sequences", "trace_id"]
+    }
+    assert set(Decided.__struct_fields__) == {
+        *["strategy", "chosen", "refused", "unknown", "phase", "uncached_tokens", "candidates"]
+    }
