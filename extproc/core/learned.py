@@ -1,7 +1,6 @@
 """What is learned of each node and each model from what nodes report and answers say."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from math import fsum, log
 from statistics import median_low
 
@@ -15,8 +14,8 @@ WINDOW_S = 60.0
 SPAN_S = 30.0
 """Over so long the load is taken to be even: an idle night says nothing of the busy seconds of the morning."""
 STEPS_WAITED = 1.5
-CHANGED_SHARE = 16
-"""What is known of the fleet is made anew when one in so many nodes has told something else."""
+CHANGED_SHARE = 4
+"""What is known of the fleet is made anew when so much of it, one in so many nodes, has told something else."""
 STEP_S_MAX = 0.2
 """A longer step is one of prefill, by whatever average a node tells."""
 STEP_RISE = 1.02
@@ -155,36 +154,34 @@ class LearnedRates:
     def _changed(self) -> None:
         """A node has told something else; not at each is the fleet's made anew: that would cost the square of all."""
         self._changes += 1
-        if self._changes * CHANGED_SHARE > len(self._nodes):
+        if self._changes * CHANGED_SHARE >= len(self._nodes):
             self._renew()
 
     def _renew(self) -> None:
         self._changes = 0
         nodes, expected = self._nodes.values(), self._expected
         told_s = [(one.decode_s, one.step_s) for one in nodes if one.decode_s is not None]
-        decodes_s = _alike([decode_s for decode_s, _ in told_s]) or [expected.decode_s_per_token]
-        steps_s = _alike([step_s for _, step_s in told_s]) or [expected.decode_s_per_token]
+        decodes_s = _alike([decode_s for decode_s, _ in told_s], expected.decode_s_per_token)
+        steps_s = _alike([step_s for _, step_s in told_s], expected.decode_s_per_token)
         self.decode_s_per_token = fsum(decodes_s) / len(decodes_s)
         self._step_s = min(*steps_s, STEP_S_MAX)
-        assumed = expected.prefill_tokens_per_s
-        rates = {one.prefills: _rate([one.prefills], assumed, self._step_s) for one in nodes if one.prefills.tokens}
-        alike = set(_alike(list(rates.values())))
-        rate = _rate([one for one, own in rates.items() if own in alike], assumed, self._step_s)
+        prior = PRIOR_S * expected.prefill_tokens_per_s
+        done = [(one.prefills.tokens, one.prefills.beside_s(self._step_s)) for one in nodes if one.prefills.tokens]
+        rates = [(prior + tokens) / (PRIOR_S + beside_s) for tokens, beside_s in done]
+        alike = set(_alike(rates, expected.prefill_tokens_per_s))
+        counted = [one for one, rate in zip(done, rates, strict=True) if rate in alike]
+        tokens, beside_s = fsum(tokens for tokens, _ in counted), fsum(beside_s for _, beside_s in counted)
+        rate = (prior + tokens) / (PRIOR_S + beside_s)
         if not 1 / STEP < rate / self.prefill_tokens_per_s < STEP:
             self.prefill_tokens_per_s = rate
 
 
-def _alike(told: list[float]) -> list[float]:
+def _alike(told: list[float], assumed: float) -> list[float]:
     """Without those that no other confirms: what is further from the median than `SPREAD` times."""
-    middle = median_low(told) if told else 0.0
+    if not told:
+        return [assumed]
+    middle = median_low(told)
     return [one for one in told if middle / SPREAD <= one <= middle * SPREAD]
-
-
-def _rate(prefills: Sequence["_Prefills"], assumed: float, step_s: float) -> float:
-    """Tokens per second beside the waits for steps, which are nine tenths of each one's time at most."""
-    tokens = fsum(one.tokens for one in prefills)
-    beside_s = fsum(max(one.busy_s - one.steps_s(step_s), one.busy_s / 10) for one in prefills)
-    return (tokens + PRIOR_S * assumed) / (beside_s + PRIOR_S)
 
 
 class _Node:
@@ -225,8 +222,9 @@ class _Prefills:
 
     def slowness(self, rate: float, step_s: float) -> float:
         """How many times longer it took than at this rate."""
-        expected_s = self.steps_s(step_s) + self.tokens / rate
-        return min(max((self.busy_s + PRIOR_S) / (expected_s + PRIOR_S), 1 / OUTLIER), OUTLIER)
+        busy_s = self.busy_s
+        expected_s = self._steps_s(busy_s, step_s) + self.tokens / rate
+        return min(max((busy_s + PRIOR_S) / (expected_s + PRIOR_S), 1 / OUTLIER), OUTLIER)
 
     def add(self, tokens: float, firsts: float, waited_s: float, passed_s: float) -> None:
         self.tokens += tokens
@@ -241,9 +239,14 @@ class _Prefills:
             self.tokens, self.firsts, self.waited_s = self.tokens / 2, self.firsts / 2, self.waited_s / 2
             self._busy_before_s = busy_s / 2
 
-    def steps_s(self, step_s: float) -> float:
+    def beside_s(self, step_s: float) -> float:
+        """The busy seconds beside the waits for steps, which are nine tenths of them at most."""
+        busy_s = self.busy_s
+        return max(busy_s - self._steps_s(busy_s, step_s), busy_s / 10)
+
+    def _steps_s(self, busy_s: float, step_s: float) -> float:
         """The waits for steps, as far as they were not at the same time."""
-        alone = self.busy_s / self.waited_s if self.waited_s else 1.0
+        alone = busy_s / self.waited_s if self.waited_s else 1.0
         return self.firsts * STEPS_WAITED * step_s * alone
 
 
