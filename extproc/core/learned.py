@@ -1,7 +1,7 @@
 """What is learned of each node and each model from what nodes report and answers say."""
 
 from collections import OrderedDict
-from math import fsum, log
+from math import fsum
 from statistics import median_low
 
 from extproc.core.settings import ExpectedRates
@@ -24,9 +24,6 @@ OUTLIER = 16.0
 """No interval counts for a rate so many times the fleet's, nor is a node taken to be so many times slower or faster."""
 SPREAD = 8.0
 """What a node tells says nothing of the others if it is so many times less or more than the median."""
-STEP = 1.1
-"""Rates that differ by less are mostly taken to be equal: what is learned of equal nodes differs by chance, and in an
-idle fleet the one that chance favours would get all requests."""
 OUTPUT_PRIOR_ANSWERS = 8
 OUTPUT_TOKENS_MAX = 32_768
 OUTPUT_ANSWERS_MAX = 500
@@ -81,7 +78,7 @@ class LearnedRates:
         if node is None:
             return Learned(fleets, float(self._expected.prefill_tokens))
         mean = node.tokens_mean if node.tokens_mean is not None else float(self._expected.prefill_tokens)
-        slowness = STEP ** round(log(node.prefills.slowness(fleets, self._step_s), STEP))
+        slowness = node.prefills.slowness(fleets, self._step_s)
         return Learned(fleets / slowness, mean, node.decode_s, node.trust.share)
 
     def observe(self, snapshot: Snapshot, taken_at_s: float) -> Learned:
@@ -171,9 +168,7 @@ class LearnedRates:
         alike = set(_alike(rates, expected.prefill_tokens_per_s))
         counted = [one for one, rate in zip(done, rates, strict=True) if rate in alike]
         tokens, beside_s = fsum(tokens for tokens, _ in counted), fsum(beside_s for _, beside_s in counted)
-        rate = (prior + tokens) / (PRIOR_S + beside_s)
-        if not 1 / STEP < rate / self.prefill_tokens_per_s < STEP:
-            self.prefill_tokens_per_s = rate
+        self.prefill_tokens_per_s = (prior + tokens) / (PRIOR_S + beside_s)
 
 
 def _alike(told: list[float], assumed: float) -> list[float]:
