@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping
 from itertools import islice
 
 from extproc.core import filters
+from extproc.core.answerlengths import AnswerLengths
 from extproc.core.decided import decision_of, serve, uninspected, would_serve
 from extproc.core.decision import Chosen, Decision, Outcome, Refusal, Refused, Unknown
 from extproc.core.ejection import Ejections
@@ -45,6 +46,7 @@ class Balancer:
         self._table = SnapshotTable(settings.nodes)
         self._ledger = Ledger()
         self._learned = LearnedRates(settings.rates)
+        self._answers = AnswerLengths(settings.rates.output_tokens)
         self._prefixes = PrefixIndex(settings.prefix.index_bytes_max)
         self._sent: deque[tuple[str, tuple[int, ...]]] = deque()
         """Prompts that the index has yet to take in, and to which nodes they went."""
@@ -149,7 +151,7 @@ class Balancer:
             members = len(self._table)
             self._ejections.answered(node_id, answered.request_id, answered.ending, now_s, members=members)
         if answered.model is not None and answered.output_tokens is not None:
-            self._learned.answered(answered.model, answered.output_tokens)
+            self._answers.add(answered.model, answered.output_tokens)
         if answered.over:
             self.finish(answered.request_id, now_s)
 
@@ -211,7 +213,7 @@ class Balancer:
             self._table.models_left,
             self._prefixes.match(request.prompt_blocks),
             self._ejections.out_until_s,
-            self._learned.output_tokens(request.model),
+            self._answers.expected(request.model),
             self._learned.prefill_tokens_per_s,
             self._learned.decode_s_per_token,
         )

@@ -117,20 +117,23 @@ def why_full(node: NodeView, prompt_tokens: int, output_tokens: int, limits: Lim
 def blocks_taken(node: NodeView, request: InferenceRequest, prompt_tokens: int) -> int:
     """KV blocks that the request will take at the node for its prompt tokens that are not cached there.
 
-    0 where that is not known, and where the engine will refuse it. Such a request goes to the engine for its answer,
-    and must not make the node look full to the others meanwhile. Its answer takes none at first: samples show it as it
-    grows.
+    0 where that is not known, and where the engine will refuse it: an estimate may be longer than the context or the
+    whole cache. Such a request goes to the engine for its answer, and must not make the node look full to the others
+    meanwhile. Its answer takes none at first: samples show it as it grows.
     """
-    return (_blocks(node, prompt_tokens, 0) or 0) if may_hold(node, request) else 0
+    length_tokens = context_length_tokens(node, request.model)
+    if length_tokens is not None and request.prompt.tokens > length_tokens:
+        return 0
+    return _blocks(node, prompt_tokens, 0) or 0
 
 
 def may_hold(node: NodeView, request: InferenceRequest) -> bool:
-    """Whether the node can serve the prompt at all. By an estimate one may be longer than its context or whole cache;
-    the engine gets it nevertheless, to say what is wrong with it."""
+    """Whether the prompt fits the node's context and whole cache, an estimate being too large by half at most."""
     one, length_tokens = node.snapshot, context_length_tokens(node, request.model)
-    if length_tokens is not None and request.prompt.tokens > length_tokens:
+    tokens = request.prompt.tokens if request.prompt.exact else request.prompt.tokens * 2 // 3
+    if length_tokens is not None and tokens > length_tokens:
         return False
-    blocks = blocks_needed(request.prompt.tokens, one.kv_block_size_tokens)
+    blocks = blocks_needed(tokens, one.kv_block_size_tokens)
     return blocks is None or one.kv_blocks_total is None or blocks <= one.kv_blocks_total
 
 

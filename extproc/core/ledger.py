@@ -119,11 +119,11 @@ class Ledger:
                     self._drop(entry)
                     purged = True
         node.idle_until_s = seen_until_s if sample.idle else NEVER
+        node.let_adapters_go(sample.taken_at_s)
         if sample.unchanged:
             node.let_closed_go(sample)
         else:
             node.sample, node.seen_until_s = sample, seen_until_s
-            node.adapters = {name: at_s for name, at_s in node.adapters.items() if at_s >= seen_until_s}
         if purged or not sample.unchanged:
             node.match()
 
@@ -169,6 +169,7 @@ class Ledger:
             work_tokens=node.work,
             work_since_s=ALWAYS if node.tells else node.work_since_s,
             adapters_sent=frozenset(node.adapters),
+            adapters_unseen=sum(at_s >= node.seen_until_s for at_s in node.adapters.values()),
         )
 
     def _node(self, node_id: str) -> NodeLedger:

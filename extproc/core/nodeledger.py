@@ -7,6 +7,9 @@ from heapq import merge
 from msgspec import Struct
 
 NEVER = float("-inf")
+ADAPTER_LOADS_S = 60.0
+"""So long an adapter is taken to be on its way: agents look at the list of models twice a minute. One that is not there
+then was refused, and other nodes have a turn."""
 CLOSED_KEPT_MAX = 10_000
 """Closed requests of a node that a sample on its way may still show; the oldest go first."""
 
@@ -103,7 +106,7 @@ class NodeLedger:
         self.matched: set[str] = set()
         """Open requests that the sample shows as pending, less those whose first token came since."""
         self.adapters: dict[str, float] = {}
-        """Adapters that it has to load, and when they were asked for last; those that no sample can show yet."""
+        """Adapters that it had to load, and when they were asked for first, `ADAPTER_LOADS_S` ago at most."""
         self.sequences = 0
         self.unseen = 0
         self.requests_unseen = 0
@@ -141,7 +144,7 @@ class NodeLedger:
         self.open[one.request_id] = entry
         self.sequences += one.sequences
         if one.adapter is not None:
-            self.adapters[one.adapter] = one.opened_s
+            self.adapters.setdefault(one.adapter, one.opened_s)
         self._see_not(entry)
 
     def take_out(self, entry: Entry) -> None:
@@ -200,6 +203,11 @@ class NodeLedger:
         self.work_since_s = self.sample.taken_at_s
         for entry in reversed(unseen):
             self._see_not(entry)
+
+    def let_adapters_go(self, now_s: float) -> None:
+        """Forget those that were asked for too long ago."""
+        if self.adapters:
+            self.adapters = {name: at_s for name, at_s in self.adapters.items() if at_s > now_s - ADAPTER_LOADS_S}
 
     def let_closed_go(self, sample: Sample) -> None:
         """Forget what neither the sample that counts shows, because it is unseen, nor any that comes after this one."""

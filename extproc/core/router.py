@@ -229,10 +229,9 @@ def _by_cost(request: InferenceRequest, nodes: Sequence[NodeView], costs: Sequen
 
 def _adapter_tier(node: NodeView, model: str) -> int:
     """0: no adapter, or loaded, or being so; 1: there is a place for it; 2: another would have to go, or who knows."""
-    sent = node.own.adapters_sent
-    if model not in node.adapters_unloaded or model in sent:
+    if model not in node.adapters_unloaded or model in node.own.adapters_sent:
         return 0
-    return 1 if (node.snapshot.adapter_slots_free or 0) > len(sent) else 2
+    return 1 if (node.snapshot.adapter_slots_free or 0) > node.own.adapters_unseen else 2
 
 
 def _chance(request_id: str, sides: int) -> int:

@@ -131,7 +131,9 @@ class OwnLoad(Struct, frozen=True):
     work_since_s: float = float("inf")
     """`ALWAYS`: all pending prompts count whole until their first token comes."""
     adapters_sent: frozenset[str] = frozenset()
-    """Adapters that the sample does not show as loaded, and that were asked for since."""
+    """Adapters that it was asked for while it had not loaded them: it may be loading them, or have them by now."""
+    adapters_unseen: int = 0
+    """Of these, asked for after the sample was taken: each will take a place that the sample calls free."""
 
 
 ALWAYS = float("inf")

@@ -6,6 +6,8 @@ from extproc.core.outcome import Answered, Ending
 from extproc.gateway.accesslog import AnswerEnded
 
 _UNREACHABLE: Final = frozenset((502, 503))
+_NOT_IMPLEMENTED: Final = 501
+"""Engines say so of what they were not started for, as embeddings: it is the request that is at the wrong place."""
 _BROKEN: Final = frozenset(
     (
         "no_healthy_upstream",
@@ -28,7 +30,7 @@ def of_status(status: int) -> Ending:
     """What a status says that is the node's own, or Envoy's where it could not reach the node."""
     if status in _UNREACHABLE:
         return Ending.UNREACHABLE
-    if status >= 500:
+    if status >= 500 and status != _NOT_IMPLEMENTED:
         return Ending.ERROR
     return Ending.SERVED if status >= 100 else Ending.UNTOLD
 

@@ -23,6 +23,7 @@ from extproc.core.snapshot import (
     Snapshot,
 )
 from extproc.journal.lines import BLOCK_BYTES, Head, Line, Lost, Models, Policy, Recounted, Reported, Routed, Told
+from extproc.tokens.blocks import PROMPT_BLOCKS_MAX
 
 CLOCK_S_MAX: Final = 1e12
 """No clock shows more seconds."""
@@ -113,6 +114,7 @@ def _numbers(line: Line) -> Iterator[tuple[str, float | None, float, float]]:
             yield "request.output_tokens_max", request.output_tokens_max, -REQUEST_TOKENS_MAX, REQUEST_TOKENS_MAX
             yield "request.sequences", request.sequences, 1, REQUESTS_MAX
             yield f"blocks (bytes beyond a multiple of {BLOCK_BYTES})", len(blocks) % BLOCK_BYTES, 0, 0
+            yield "blocks (length)", len(blocks) // BLOCK_BYTES, 0, PROMPT_BLOCKS_MAX
         case Models(models=models):
             yield "models (length)", len(models), 0, MODELS_MAX
             for place, model in enumerate(models):

@@ -2,12 +2,16 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from msgspec import Struct
 
 from extproc.sim.fleetevents import Lasted, events
 from extproc.sim.fleetplan import FleetPlan
 from extproc.sim.measures import Measures
+
+MISSED_MAX: Final = 1000
+"""What never happened is told of so many strategies, loads and events; a fleet file may plan a hundred thousand."""
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -68,7 +72,7 @@ class Compared(Struct, frozen=True, kw_only=True):
     cut: int
     """Requests of the first seed that were longer than a node's context, and were cut to it."""
     missed: tuple[Missed, ...] = ()
-    """In the order of the rows."""
+    """In the order of the rows, the first `MISSED_MAX`."""
 
 
 def row(

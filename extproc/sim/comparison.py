@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import islice
 from multiprocessing import get_context
 from typing import Any, Final, TypeVar
 
@@ -18,7 +19,7 @@ from extproc.core.cost import STRATEGIES
 from extproc.core.policy import RoutingPolicy, policy_from_mapping
 from extproc.core.settings import GOT_CHARS_MAX, BalancerSettings, Fault
 from extproc.sim import workloads
-from extproc.sim.compared import Compared, missed, row
+from extproc.sim.compared import MISSED_MAX, Compared, missed, row
 from extproc.sim.fleetevents import Lasted
 from extproc.sim.fleetplan import FleetPlan
 from extproc.sim.measures import Measures
@@ -155,7 +156,14 @@ def _compare(comparison: Comparison, pool: ProcessPoolExecutor | None, progress:
         capacity_per_s=capacity,
         cut=ran[0].cut,
         missed=tuple(
-            one for load, place, name in each for one in missed(name, load, comparison.fleet, lasted[load, place])
+            islice(
+                (
+                    one
+                    for load, place, name in each
+                    for one in missed(name, load, comparison.fleet, lasted[load, place])
+                ),
+                MISSED_MAX,
+            )
         ),
     )
 

@@ -120,15 +120,41 @@ def test_a_burst_for_many_adapters_takes_no_more_places_than_there_are() -> None
     fleet.route(request("ninth", model="tuned-8"), POLICY, NOW_S)  # some other must go: any node may take it
 
 
-@pytest.mark.parametrize(("sampled_s", "still"), [(0.4, True), (0.6, False)])
-def test_what_is_being_loaded_is_forgotten_with_the_first_sample_that_could_show_it(
-    sampled_s: float, still: bool
-) -> None:
-    """Sent at 0.5 s: the sample of 0.6 s knows better whether it is loaded, as it may have been refused."""
+def report(fleet: Balancer, at_s: float, sampled_s: float, **changes: Any) -> None:
+    """Every node's next report, of a sample taken then; its list of models says what it did."""
+    for one in list(fleet.views()):
+        sequence = one.snapshot.sequence + 1
+        later = replace(one.snapshot, sequence=sequence, sample_age_s=at_s - sampled_s, **changes)
+        fleet.observe(NodeReported(later), at_s)
+
+
+@pytest.mark.parametrize(("sampled_s", "unseen"), [(0.4, 1), (0.5, 1), (0.6, 0)])
+def test_a_place_is_taken_until_a_sample_can_show_it(sampled_s: float, unseen: int) -> None:
+    """Asked for at 0.5 s. What the node calls free after that is free."""
     fleet = fleet_of(slots=1, names="a")
     fleet.route(request("r1", model="tuned-0"), POLICY, NOW_S + 0.5)
-    (before,) = fleet.views()
-    later = replace(before.snapshot, sequence=2, sample_age_s=1 - sampled_s, requests_running=1)
-    fleet.observe(NodeReported(later), NOW_S + 1)
+    report(fleet, NOW_S + 1, NOW_S + sampled_s, requests_running=1)
     (view,) = fleet.views()
-    assert view.own.adapters_sent == ({"tuned-0"} if still else set())
+    assert view.own.adapters_sent == {"tuned-0"}
+    assert view.own.adapters_unseen == unseen
+
+
+@pytest.mark.parametrize("changing", [True, False])
+def test_an_adapter_stays_with_who_loads_it_until_the_list_of_models_must_have_it(changing: bool) -> None:
+    """Reports come every second, the list of models every half minute: until then it says that nobody has it.
+
+    Where it never comes, as the node refuses it, perhaps at once and without a change to any counter, others are asked
+    after a minute.
+    """
+    fleet = fleet_of(slots=4)
+    homes = []
+    for second in range(130):
+        report(fleet, NOW_S + second, NOW_S + second, requests_running=second % 2 if changing else 0)
+        homes.append(node_of(fleet.route(request(f"r{second}", model="tuned-0"), POLICY, NOW_S + second)))
+        fleet.finish(f"r{second}", NOW_S + second)
+    asked = [len(set(homes[first : first + 60])) for first in (0, 60)]
+    assert asked == [1, 1]
+    (view,) = (one for one in fleet.views() if one.snapshot.node_id == homes[-1])
+    assert view.own.adapters_sent == {"tuned-0"}
+    report(fleet, NOW_S + 500, NOW_S + 500)
+    assert not any(one.own.adapters_sent for one in fleet.views()), "all of it is forgotten"

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from extproc.core.balancer import Balancer
 from extproc.core.policy import RoutingPolicy
 from extproc.core.prefix import ENTRY_BYTES
-from extproc.core.request import InferenceRequest, Phase
+from extproc.core.request import InferenceRequest, Phase, TokenCount
 from extproc.core.settings import BalancerSettings, PrefixSettings
 from extproc.core.snapshot import NodeLeft, NodeReported, ServedModel, Snapshot
 from extproc.prompt import Prompt
@@ -83,6 +83,15 @@ def test_a_node_is_taken_to_keep_what_it_says_it_holds_or_what_is_set(
     fleet = fleet_of("a", settings, **changes)
     done(fleet, asked("r1", range(20)))
     assert done(fleet, asked("r2", range(20))) == ("a", 2050 - tokens_kept)
+
+
+@pytest.mark.parametrize(("context_tokens", "kept"), [(1366, 2000), (1365, 0)])
+def test_a_prompt_is_remembered_unless_its_estimate_is_far_over_the_context(context_tokens: int, kept: int) -> None:
+    """Long prompts are those that are estimated, and an estimate of 2050 tokens may be too large by half."""
+    fleet = fleet_of("a", models=(ServedModel(MODEL, context_tokens),))
+    one, other = (replace(asked(name, range(20)), prompt=TokenCount(2050, exact=False)) for name in ("r1", "r2"))
+    done(fleet, one)
+    assert done(fleet, other) == ("a", 2050 - kept)
 
 
 def test_without_an_index_every_prompt_counts_whole() -> None:

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.core.learned import OUTLIER, PRIOR_S, SPAN_S, WINDOW_S, LearnedRates
+from extproc.core.learned import OUTLIER, LearnedRates
+from extproc.core.prefills import PRIOR_S, SLOWNESS_MAX, SPAN_S, WINDOW_S
 from extproc.core.snapshot import COUNTER_MAX, LATENCY_MS_MAX
 from tests.core.fleet import snapshot
 from tests.core.totals import EXPECTED, Engine
@@ -70,7 +71,7 @@ def test_a_node_is_measured_by_the_fleet(learned: LearnedRates) -> None:
     assert [fast, slow] == pytest.approx([3000, 1000], rel=0.1)
 
 
-@pytest.mark.parametrize(("tokens", "waited_s", "times"), [(0, 1e6, 1 / OUTLIER), (16_000, 1e-6, OUTLIER)])
+@pytest.mark.parametrize(("tokens", "waited_s", "times"), [(0, 1e6, 1 / SLOWNESS_MAX), (16_000, 1e-6, SLOWNESS_MAX)])
 def test_no_node_is_taken_to_be_slower_or_faster_than_the_fleet_by_more_than_a_bound(
     learned: LearnedRates, tokens: int, waited_s: float, times: float
 ) -> None:

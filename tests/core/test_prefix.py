@@ -127,9 +127,12 @@ def test_a_block_takes_no_more_memory_than_is_reckoned_for_it(nodes: int, capaci
     assert taken < (ENTRY_BYTES + nodes // NODES_PER_BYTE) * len(index) + 20_000
 
 
-@pytest.mark.parametrize("used", [1, 10])
-def test_short_prompts_in_a_large_fleet_take_no_more_memory_than_is_reckoned_for_them(used: int) -> None:
-    """Each has a set of nodes for itself, and that of the node which joined last is a number of 3000 bits."""
+@pytest.mark.parametrize(("used", "gone"), [(1, 0), (10, 0), (10, 2990)])
+def test_short_prompts_in_a_large_fleet_take_no_more_memory_than_is_reckoned_for_them(used: int, gone: int) -> None:
+    """Each has a set of nodes for itself, and that of the node which joined last is a number of 3000 bits.
+
+    It stays so if all others leave.
+    """
     bytes_max, nodes = 4 * 2**20, 3000
     chance = random.Random(1)
     tracemalloc.start()
@@ -137,6 +140,8 @@ def test_short_prompts_in_a_large_fleet_take_no_more_memory_than_is_reckoned_for
         index = PrefixIndex(bytes_max)
         for number in range(nodes):
             index.insert(f"n{number}", (number,), 1000)
+        for number in range(gone):
+            index.forget(f"n{number}")
         joined = tracemalloc.get_traced_memory()[0]
         for number in range(10_000):
             index.insert(f"n{nodes - 1 - number % used}", (chance.getrandbits(64),), 100_000)

@@ -5,7 +5,8 @@ from itertools import pairwise
 import pytest
 
 from extproc.core.balancer import Balancer
-from extproc.core.learned import TRUST_MIN, TRUST_WINDOW_TOKENS, LearnedRates
+from extproc.core.cachetrust import TRUST_MIN, TRUST_WINDOW_TOKENS
+from extproc.core.learned import LearnedRates
 from extproc.core.request import TokenCount
 from extproc.core.settings import ExpectedRates
 from extproc.core.snapshot import NodeReported

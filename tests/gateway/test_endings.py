@@ -31,7 +31,7 @@ def ended(
         (429, Ending.SERVED),
         (499, Ending.SERVED),
         (500, Ending.ERROR),
-        (501, Ending.ERROR),
+        (501, Ending.SERVED),
         (502, Ending.UNREACHABLE),
         (503, Ending.UNREACHABLE),
         (504, Ending.ERROR),

@@ -50,6 +50,19 @@ def test_requests_go_where_the_journal_says() -> None:
     assert loads() == {"a": 3, "b": 1}, "refused here, but not then"
 
 
+def test_no_turn_goes_to_who_is_no_member() -> None:
+    """Of names in a hostile journal there is no end, and nobody would ever forget them."""
+    one = Follower(SETTINGS, NOW_S - 60)
+    one.observe(NodeReported(snapshot("a")), NOW_S)
+    stale_s = NOW_S + SETTINGS.nodes.fresh_s + 1
+    for number in range(5):
+        recorded = Decided("fallback", Chosen(f"gone-{number}", "10.0.0.1:8000", "recorded", fallback=True))
+        one.follow(request(f"r{number}"), RoutingPolicy(), stale_s, recorded)
+        one.follow_uninspected(f"u{number}", "", stale_s, recorded)
+    for robin in (one._round_robin, one._round_robin_uninspected):
+        assert robin._credits.keys() <= {"a"}
+
+
 class Astray:
     """Sends some requests of a balancer elsewhere, as another version of it might: each request has its way.
 

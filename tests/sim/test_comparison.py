@@ -3,7 +3,7 @@ import pytest
 from extproc.core.cost import STRATEGIES
 from extproc.core.settings import BalancerSettings, Fault
 from extproc.sim import comparison as comparing
-from extproc.sim.compared import Row
+from extproc.sim.compared import MISSED_MAX, Row
 from extproc.sim.comparison import Comparison, Contender, compare, contender
 from extproc.sim.simulation import Run, Setup, simulate
 from extproc.sim.steptime import StepCost
@@ -127,6 +127,16 @@ def test_what_comes_too_late_for_some_seed_is_told(strategy: str) -> None:
         (strategy, load, "a", event, 9000, 2) for load in (0.3, 0.9) for event in ("hang", "leave")
     ]
     assert found[0].felt_until_s > found[1].felt_until_s > found[3].felt_until_s > 0
+
+
+def test_what_never_happened_is_told_up_to_a_bound() -> None:
+    nodes = [
+        {"name": f"n{place}", "faults": [{"kind": "error", "at_s": 9000 + 2 * at, "for_s": 1} for at in range(100)]}
+        for place in range(6)
+    ]
+    found = compare(comparison("round-robin", "random", fleet=fleet(*nodes), seeds=1), 1, silent).missed
+    assert len(found) == MISSED_MAX == 1000
+    assert [sum(one.strategy == name for one in found) for name in ("round-robin", "random")] == [600, 400]
 
 
 def test_what_was_cut_is_told() -> None:

@@ -1,8 +1,8 @@
-"""What is learned of decoding: how long a step takes, and how long answers are."""
+"""What is learned of decoding: how long a step takes."""
 
 import pytest
 
-from extproc.core.learned import MODELS_MAX, OUTPUT_ANSWERS_MAX, STEP_RISE, STEP_S_MAX, LearnedRates
+from extproc.core.learned import STEP_RISE, STEP_S_MAX, LearnedRates
 from tests.core.fleet import snapshot
 from tests.core.totals import EXPECTED, Engine
 
@@ -66,27 +66,3 @@ def test_no_step_is_taken_to_be_longer_than_a_bound() -> None:
     assert learned._step_s == STEP_S_MAX
     learned.observe(snapshot("a", decode_ms_per_token=900.0), 1.0)
     assert (learned._step_s, learned.decode_s_per_token) == (STEP_S_MAX, 0.9)
-
-
-def test_answers_are_expected_to_be_as_long_as_those_of_their_model(learned: LearnedRates) -> None:
-    assert learned.output_tokens("m") == 100
-    for _ in range(8):
-        learned.answered("m", 300)
-    assert learned.output_tokens("m") == 200, "the assumed length weighs as much as eight answers"
-    for _ in range(2 * OUTPUT_ANSWERS_MAX):
-        learned.answered("m", 300)
-    for _ in range(2 * OUTPUT_ANSWERS_MAX):
-        learned.answered("m", 30)
-    assert 30 < learned.output_tokens("m") < 100, "what was long ago counts less and less"
-    assert learned.output_tokens("other") == 100
-
-
-def test_the_models_whose_answers_are_remembered_are_bounded(learned: LearnedRates) -> None:
-    learned.answered("kept", 900)
-    for number in range(2 * MODELS_MAX):
-        learned.answered(f"m{number}", 900)
-        if number % 100 == 0:
-            learned.answered("kept", 900)
-    assert learned.output_tokens("m0") == 100
-    assert learned.output_tokens("kept") > 100
-    assert len(learned._outputs) == MODELS_MAX
