@@ -88,7 +88,7 @@ def test_a_node_is_taken_to_keep_what_it_says_it_holds_or_what_is_set(
 @pytest.mark.parametrize(("context_tokens", "kept"), [(1366, 2000), (1365, 0)])
 def test_a_prompt_is_remembered_unless_its_estimate_is_far_over_the_context(context_tokens: int, kept: int) -> None:
     """Long prompts are those that are estimated, and an estimate of 2050 tokens may be too large by half."""
-    fleet = fleet_of("a", models=(ServedModel(MODEL, context_tokens),))
+    fleet = fleet_of("a", models=(ServedModel(MODEL, context_length_tokens=context_tokens),))
     one, other = (replace(asked(name, range(20)), prompt=TokenCount(2050, exact=False)) for name in ("r1", "r2"))
     done(fleet, one)
     assert done(fleet, other) == ("a", 2050 - kept)
