@@ -21,7 +21,7 @@ RENEWED_AT_ONCE = 4
 
 
 class LearnedRates:
-    """Rates and lengths, learned robustly and forgotten when an engine begins anew.
+    """Rates, learned robustly and forgotten when an engine begins anew.
 
     prefill rate    the fleet's rate / the node's slowness: how many times longer it takes than the fleet would
     fleet's rate    computed tokens / (busy seconds - waits for steps), begun with PRIOR_S seconds of the configured one
