@@ -27,13 +27,15 @@ from extproc.core.loads import idle, pending_prefills, unchanged
 from extproc.core.nodeledger import Reservation, Sample
 from extproc.core.outcome import Answered, Ending
 from extproc.core.policy import RoutingPolicy
-from extproc.core.prefix import PrefixIndex
-from extproc.core.request import PROMPT_BLOCK_TOKENS, InferenceRequest
+from extproc.core.promptcaches import PromptCaches
+from extproc.core.request import InferenceRequest
 from extproc.core.router import FallBack, Known, Verdict, decide, fall_back
 from extproc.core.settings import BalancerSettings
 from extproc.core.snapshot import Applied, Freshness, NodeEvent, NodeReported, NodeView, Observation, Snapshot
 from extproc.core.table import SnapshotTable
 
+COMPUTED_FASTER_MAX = 4.0
+"""No prompt is computed so many times faster than the node's learned rate."""
 TURNS_COUNTED_MAX = 1024
 """Policies, each with each model, whose requests are counted for `round-robin`; then counting begins anew."""
 
@@ -47,9 +49,7 @@ class Balancer:
         self._ledger = Ledger()
         self._learned = LearnedRates(settings.rates)
         self._answers = AnswerLengths(settings.rates.output_tokens)
-        self._prefixes = PrefixIndex(settings.prefix.index_bytes_max)
-        self._sent: deque[tuple[str, tuple[int, ...]]] = deque()
-        """Prompts that the index has yet to take in, and to which nodes they went."""
+        self._caches = PromptCaches(settings.prefix)
         self._ejections = Ejections(settings.ejection)
         self._round_robin = SmoothWeightedRoundRobin()
         self._round_robin_uninspected = SmoothWeightedRoundRobin()  # of its own: polls must not take inference's turns
@@ -61,7 +61,6 @@ class Balancer:
 
     def observe(self, event: NodeEvent, now_s: float) -> Observation:
         """Take what an agent said. What the table ignores or refuses changes nothing."""
-        self.settle()  # what was sent before belongs to the boot, the cache and the membership of before
         before = self._table.get(event.snapshot.node_id if isinstance(event, NodeReported) else event.node_id)
         observation = self._table.apply(event, now_s)
         if not isinstance(observation, Applied):
@@ -126,17 +125,23 @@ class Balancer:
         """The answer's first token was seen. Idempotent; unknown ids are no fault."""
         reservation = self._ledger.first_token(request_id, now_s)
         if reservation is not None:
+            self._computed(reservation, now_s)
             self._ejections.answered(reservation.node_id, request_id, Ending.SERVED, now_s, members=len(self._table))
             self._renew(reservation.node_id)
 
     def leave(self, request_id: str, now_s: float) -> None:
         """Its stream was left before the answer's end, which `answered` tells, or nobody. Unknown ids are no fault."""
-        self._ledger.leave(request_id, now_s)
+        reservation = self._ledger.leave(request_id, now_s)
+        if reservation is not None:
+            self._renew(reservation.node_id)
 
     def finish(self, request_id: str, now_s: float) -> None:
         """The request's stream ended, however it ended. Idempotent; unknown ids are no fault."""
-        reservation = self._ledger.close(request_id, now_s)
-        if reservation is not None:
+        entry = self._ledger.close(request_id, now_s)
+        if entry is not None:
+            reservation = entry.reservation
+            if entry.counted and entry.first_token_s is None:
+                self._computed(reservation, now_s)
             self._learned.expected_hits(reservation.node_id, reservation.cached_tokens)
             self._ejections.finished(reservation.node_id, request_id, now_s)
             self._renew(reservation.node_id)
@@ -156,12 +161,8 @@ class Balancer:
             self.finish(answered.request_id, now_s)
 
     def settle(self) -> None:
-        """Do what was put off: the index of prefixes takes in what was sent. Whoever asks next finds it done anyway."""
-        while self._sent:
-            node_id, blocks = self._sent.popleft()
-            view = self._table.get(node_id)
-            if view is not None:
-                self._prefixes.insert(node_id, blocks, self._cache_blocks(view.snapshot))
+        """Do what was put off: prompts are taken into the index. Whoever asks next finds it done anyway."""
+        self._caches.settle()
 
     def tick(self, now_s: float) -> list[str]:
         """Forget nodes without a word for too long; their ids. Call it every `prune_interval_s`."""
@@ -207,11 +208,10 @@ class Balancer:
         return Unknown(f"started less than {self._settings.nodes.settle_s:g} s ago, and no known node serves it")
 
     def _known(self, request: InferenceRequest, policy: RoutingPolicy) -> Known:
-        self.settle()
         return Known(
             self._turns.get((policy.name, request.model), 0),
             self._table.models_left,
-            self._prefixes.match(request.prompt_blocks),
+            self._caches.match(request.prompt_blocks),
             self._ejections.out_until_s,
             self._answers.expected(request.model),
             self._learned.prefill_tokens_per_s,
@@ -235,29 +235,30 @@ class Balancer:
         uncached = request.uncached_tokens(cached, view.learned.cache_trust)
         blocks = filters.blocks_taken(view, request, uncached)
         adapter = request.model if request.model in view.adapters_unloaded else None
-        self._ledger.open(
-            Reservation(
-                request.request_id,
-                node_id,
-                request.sequences,
-                blocks,
-                now_s,
-                uncached,
-                cached,
-                request.prompt.tokens,
-                adapter,
-            )
+        reservation = Reservation(
+            request.request_id,
+            node_id,
+            request.sequences,
+            blocks,
+            now_s,
+            uncached,
+            cached,
+            request.prompt.tokens,
+            request.prompt_blocks if filters.may_hold(view, request) else (),
+            adapter,
         )
-        if request.prompt_blocks and filters.may_hold(view, request):
-            self._sent.append((node_id, request.prompt_blocks))
+        self._ledger.open(reservation)
+        self._caches.sent(view.snapshot, reservation.prompt_blocks)
         self._ejections.chosen(node_id, request.request_id, now_s)
         self._renew(node_id)
 
-    def _cache_blocks(self, snapshot: Snapshot) -> int:
-        tokens = self._settings.prefix.node_tokens
-        if snapshot.kv_blocks_total is not None and snapshot.kv_block_size_tokens is not None:
-            tokens = snapshot.kv_blocks_total * snapshot.kv_block_size_tokens
-        return tokens // PROMPT_BLOCK_TOKENS
+    def _computed(self, one: Reservation, now_s: float) -> None:
+        """Its answer began or is over. What ends sooner than its prompt can be computed was refused, or given up."""
+        view = self._table.get(one.node_id)
+        if view is not None:
+            soonest_s = one.uncached_tokens / (COMPUTED_FASTER_MAX * view.learned.prefill_tokens_per_s)
+            if now_s - one.opened_s >= soonest_s:
+                self._caches.computed(view.snapshot, one.prompt_blocks)
 
     def _sampled(self, snapshot: Snapshot, before: Snapshot | None) -> None:
         node_id = snapshot.node_id
@@ -283,13 +284,13 @@ class Balancer:
         """The engine began anew: nothing of what it had or was is left."""
         self._ledger.restarted(node_id)
         self._learned.forget(node_id)
-        self._prefixes.forget(node_id)
+        self._caches.forget(node_id)
         self._ejections.forget(node_id)
 
     def _forget(self, node_id: str) -> None:
         self._ledger.forget(node_id)
         self._learned.forget(node_id)
-        self._prefixes.forget(node_id)
+        self._caches.forget(node_id)
         self._ejections.forget(node_id)
         self._round_robin.forget(node_id)
         self._round_robin_uninspected.forget(node_id)

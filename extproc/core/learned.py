@@ -92,7 +92,8 @@ class LearnedRates:
             return  # a data-parallel engine may have gone: counting goes on from here
         # What one interval can do is bounded by the time that it lasted.
         tokens_max = OUTLIER * self.prefill_tokens_per_s * passed_s
-        node.prefills.add(min(new_tokens, tokens_max), firsts, waited_s, passed_s)
+        new_tokens = min(new_tokens, tokens_max)
+        node.prefills.add(new_tokens, firsts, waited_s, passed_s)
         if new_tokens or waited_s:
             self._changed()
         if firsts:

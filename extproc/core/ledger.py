@@ -64,15 +64,19 @@ class Ledger:
         entry.first_token_s = now_s
         return entry.reservation
 
-    def leave(self, request_id: str, now_s: float) -> None:
-        """Its stream is gone before its end, which may never be told."""
+    def leave(self, request_id: str, now_s: float) -> Reservation | None:
+        """Its stream is gone before its end, which may never be told; `None` if that changes nothing."""
         entry = self._open.get(request_id)
-        if entry is not None:
-            entry.left_s = now_s
-            if not entry.counted:
-                del self._open[request_id]
+        if entry is None or entry.left_s is not None:
+            return None
+        entry.left_s = now_s
+        if not entry.counted:
+            del self._open[request_id]
+            return None
+        self._nodes[entry.reservation.node_id].held -= 1
+        return entry.reservation
 
-    def close(self, request_id: str, now_s: float) -> Reservation | None:
+    def close(self, request_id: str, now_s: float) -> Entry | None:
         """The request is over; `None` if it was not open (any more)."""
         entry = self._open.pop(request_id, None)
         if entry is None:
@@ -82,7 +86,7 @@ class Ledger:
             node_id = entry.reservation.node_id
             self._nodes[node_id].take_out(entry)
             self._let_go(node_id)
-        return entry.reservation
+        return entry
 
     def get(self, request_id: str) -> Reservation | None:
         """An open request's reservation."""
@@ -162,6 +166,7 @@ class Ledger:
             sequences_open=node.sequences,
             sequences_unseen=node.unseen,
             requests_unseen=node.requests_unseen,
+            requests_held=node.held,
             sequences_finished=node.finished,
             kv_blocks_unseen=node.kv_blocks,
             prefill_tokens=node.tokens,

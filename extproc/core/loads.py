@@ -4,11 +4,15 @@ from extproc.core.snapshot import Learned, NodeView, OwnLoad, Snapshot
 
 
 def in_flight(snapshot: Snapshot, own: OwnLoad) -> int:
-    """Sequences at the node. Where its sample does not tell, those that we know of."""
+    """Sequences at the node. Where its sample does not tell, those that we know of.
+
+    A request whose stream we see open has one of them at least: a node that tells of none, by fault or malice, would
+    draw all that comes.
+    """
     if snapshot.requests_running is None or snapshot.requests_waiting is None:
         return own.sequences_open
     sampled = snapshot.requests_running + snapshot.requests_waiting
-    return max(0, sampled + own.sequences_unseen - own.sequences_finished)
+    return max(own.requests_held, sampled + own.sequences_unseen - own.sequences_finished)
 
 
 def pending_prefills(snapshot: Snapshot) -> int:

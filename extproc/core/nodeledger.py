@@ -30,6 +30,8 @@ class Reservation(Struct, frozen=True):
     """Prompt tokens that we expect in the node's cache."""
     prompt_tokens: int = 0
     """All prompt tokens, as the two before were told by."""
+    prompt_blocks: tuple[int, ...] = ()
+    """What the node will have in its cache when it has computed the prompt."""
     adapter: str | None = None
     """The model, if it is an adapter that the node has to load for it."""
 
@@ -74,6 +76,7 @@ class NodeLedger:
         "adapters",
         "closed",
         "finished",
+        "held",
         "idle_until_s",
         "kv_blocks",
         "matched",
@@ -107,6 +110,8 @@ class NodeLedger:
         """Open requests that the sample shows as pending, less those whose first token came since."""
         self.adapters: dict[str, float] = {}
         """Adapters that it had to load, and when they were asked for first, `ADAPTER_LOADS_S` ago at most."""
+        self.held = 0
+        """Requests whose stream has not been left."""
         self.sequences = 0
         self.unseen = 0
         self.requests_unseen = 0
@@ -142,6 +147,7 @@ class NodeLedger:
         """It was sent now."""
         one = entry.reservation
         self.open[one.request_id] = entry
+        self.held += 1
         self.sequences += one.sequences
         if one.adapter is not None:
             self.adapters.setdefault(one.adapter, one.opened_s)
@@ -163,13 +169,14 @@ class NodeLedger:
         if unseen or shown:
             self.kv_blocks -= one.kv_blocks
         self.sequences -= one.sequences
+        self.held -= entry.left_s is None
         self.matched.discard(one.request_id)
         del self.open[one.request_id]
         if shown:
             self.closed.append(entry)
 
     def drop(self, entry: Entry) -> None:
-        """Its end was never told. `match` must follow."""
+        """It was left, and its end was never told. `match` must follow."""
         del self.open[entry.reservation.request_id]
         self.sequences -= entry.reservation.sequences
 

@@ -130,6 +130,8 @@ class OwnLoad(Struct, frozen=True):
     """Prompt tokens to be computed, others' too, as of `work_since_s`; they shrink at the node's rate since."""
     work_since_s: float = float("inf")
     """`ALWAYS`: all pending prompts count whole until their first token comes."""
+    requests_held: int = 0
+    """Requests whose stream is open: each has an answer in the making there, whatever the sample says."""
     adapters_sent: frozenset[str] = frozenset()
     """Adapters that it was asked for while it had not loaded them: it may be loading them, or have them by now."""
     adapters_unseen: int = 0

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from extproc.core.balancer import Balancer
 from extproc.core.policy import RoutingPolicy
 from extproc.core.prefix import ENTRY_BYTES
+from extproc.core.promptcaches import ON_THE_WAY_SHARE
 from extproc.core.request import InferenceRequest, Phase, TokenCount
 from extproc.core.settings import BalancerSettings, PrefixSettings
 from extproc.core.snapshot import NodeLeft, NodeReported, ServedModel, Snapshot
@@ -26,9 +27,9 @@ def asked(request_id: str, blocks: range, *, model: str = MODEL) -> InferenceReq
 
 
 def done(fleet: Balancer, one: InferenceRequest, policy: RoutingPolicy = POLICY) -> tuple[str, int | None]:
-    """Who took it, and the tokens that it had to compute; it is over at once."""
+    """Who took it, and the tokens that it had to compute; it is over by the next, having taken a second."""
     decision = fleet.route(one, policy, NOW_S)
-    fleet.finish(one.request_id, NOW_S)
+    fleet.finish(one.request_id, NOW_S + 1)
     return node_of(decision), decision.uncached_tokens
 
 
@@ -140,7 +141,7 @@ def test_a_cache_is_gone_with_its_engine_and_stays_with_it(
 @pytest.mark.parametrize("settled", [False, True])
 def test_what_was_sent_to_a_node_that_is_forgotten_took_its_room_while_it_was_there(settled: bool) -> None:
     """So that it never matters when the index took it in. There is room for 20 blocks; the larger node gives."""
-    fleet = fleet_of("ab", BalancerSettings(prefix=PrefixSettings(index_bytes_max=20 * ENTRY_BYTES)))
+    fleet = fleet_of("ab", BalancerSettings(prefix=PrefixSettings(index_bytes_max=ON_THE_WAY_SHARE * 20 * ENTRY_BYTES)))
     fleet.observe(NodeReported(snapshot("a", sequence=2)), NOW_S + 100)
     # All are stale by now, so they take turns.
     ids = [asked(f"r{number}", range(100 * number, 100 * number + 15)) for number in range(2)]

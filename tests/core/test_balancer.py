@@ -49,7 +49,7 @@ def test_a_snapshot_that_says_what_the_one_before_said_takes_nothing_over() -> N
         assert (view.in_flight, view.prefill_tokens_pending) == (1, 8000)
     fleet.observe(NodeReported(snapshot("a", sequence=4, first_tokens_total=1)), NOW_S + 4)
     (view,) = fleet.views()
-    assert (view.in_flight, view.prefill_tokens_pending) == (0, 0)
+    assert (view.in_flight, view.prefill_tokens_pending) == (1, 0), "its first token came; its stream is open"
 
 
 def test_a_snapshot_of_another_boot_says_something_new_whatever_it_says() -> None:

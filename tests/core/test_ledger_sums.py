@@ -104,6 +104,7 @@ class Node:
             sequences_open=sum(one.sequences for one in is_open_now),
             sequences_unseen=sum(one.sequences for one in unseen),
             requests_unseen=len(unseen),
+            requests_held=sum(one.left_s is None for one in is_open_now),
             sequences_finished=sum(one.sequences for one in ended),
             kv_blocks_unseen=sum(one.kv_blocks for one in unseen) - sum(one.kv_blocks for one in ended),
             prefill_tokens=sum(one.tokens for one in self.pending()),
