@@ -7,13 +7,14 @@ from typing import Any, Final
 
 import msgspec
 
-from extproc import settingtypes, yamlfile
+from extproc import settingtypes, strategytext, yamlfile
+from extproc.comparisonprogress import counted
 from extproc.core.policy import policy_from_mapping
-from extproc.core.settings import GOT_CHARS_MAX, Fault
+from extproc.core.settings import GOT_CHARS_MAX, Fault, shown
 from extproc.sim import comparison as comparisons
 from extproc.sim import engineprofile, fleetplan, workloads
 from extproc.sim.compared import Compared
-from extproc.sim.comparison import OPTION, Comparison, Contender
+from extproc.sim.comparison import Comparison, Contender
 from extproc.sim.fleetplan import FleetPlan
 from extproc.sim.steptime import StepCost
 
@@ -52,11 +53,11 @@ def understood(
     interval_s = _seconds("--snapshot-interval", snapshot_interval, INTERVAL_S_MIN, INTERVAL_S_MAX)
     delay_s = _seconds("--delay", delay, 0.0, DELAY_S_MAX)
     cost = StepCost() if profile is None else engineprofile.read(profile)
-    readable = workloads.arrivals(trace, 1, seed=0)
+    supply = workloads.supply(trace)
     for found in (fleet, contenders, shares, cost):
         if isinstance(found, list):
             faults += [one for one in found if isinstance(one, Fault)]
-    faults += [one for one in (interval_s, delay_s, readable) if isinstance(one, Fault)]
+    faults += [one for one in (interval_s, delay_s, supply) if isinstance(one, Fault)]
     if faults:
         return faults
     assert isinstance(fleet, FleetPlan)
@@ -65,8 +66,10 @@ def understood(
     assert isinstance(shares, tuple)
     assert isinstance(interval_s, float)
     assert isinstance(delay_s, float)
+    assert not isinstance(supply, Fault)
     return Comparison(
         trace=trace,
+        trace_requests=supply,
         fleet=fleet,
         contenders=contenders,
         loads=shares,
@@ -77,6 +80,14 @@ def understood(
     )
 
 
+def repeated(comparison: Comparison) -> str | None:
+    """What is to be said where a trace has fewer requests than were asked for; `None`: it has enough."""
+    has = comparison.trace_requests
+    if has is None or has >= comparison.requests:
+        return None
+    return f"the trace has {counted(has, 'request')}; repeated to make {comparison.requests:,}"
+
+
 def as_json(comparison: Comparison, compared: Compared) -> dict[str, Any]:
     """All of it for machines."""
     settings: dict[str, Any] = {
@@ -84,6 +95,8 @@ def as_json(comparison: Comparison, compared: Compared) -> dict[str, Any]:
         "nodes": [node.name for node in comparison.fleet.nodes],
         "strategies": [contender.name for contender in comparison.contenders],
         "loads": list(comparison.loads),
+        "trace_requests": comparison.trace_requests,
+        "trace_repeated": repeated(comparison) is not None,
         "cost": msgspec.to_builtins(comparison.cost),
     }
     for name in ("requests", "seeds", "routers", "snapshot_interval_s", "first_tokens", "lost_share", "delay_s"):
@@ -110,9 +123,17 @@ def _contenders(strategies: str, policy: Path | None) -> tuple[Contender, ...] |
         found = policy_from_mapping(base)
         if isinstance(found, list):
             return yamlfile.faults_in(policy, found)
+        if "strategy" in base:
+            wanted = f"none here, since {strategytext.OPTION} says which are compared"
+            return [Fault(f"{policy}: strategy", wanted, shown(base["strategy"]))]
     names = strategies.split(",")
-    if len(names) > comparisons.STRATEGIES_MAX or len(set(names)) < len(names):
-        return [Fault(OPTION, f"at most {comparisons.STRATEGIES_MAX} different ones", strategies[:GOT_CHARS_MAX])]
+    if len(names) > comparisons.STRATEGIES_MAX:
+        return [Fault(strategytext.OPTION, f"at most {comparisons.STRATEGIES_MAX}", str(len(names)))]
+    if "" in names:
+        wanted = "a name before, between and behind the commas"
+        return [Fault(strategytext.OPTION, wanted, repr(strategies)[:GOT_CHARS_MAX])]
+    if twice := [name for name in names if names.count(name) > 1]:
+        return [Fault(strategytext.OPTION, "each of them once", f"{twice[0][:GOT_CHARS_MAX]} twice")]
     contenders = [comparisons.contender(name, base) for name in names]
     faults = [fault for one in contenders if isinstance(one, list) for fault in one]
     return faults or tuple(one for one in contenders if isinstance(one, Contender))

@@ -9,10 +9,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from extproc.sim import comparison as comparisons
 from extproc.sim.compared import Compared
-from extproc.sim.comparison import Comparison
+from extproc.sim.comparison import CAPACITY, Comparison
 
 TOLD_S_MIN: Final = 60.0
-"""What takes longer is told in a line of its own as soon as it is known."""
+"""What takes longer is told in a line of its own as soon as it is known; and again after so long, without a bar."""
+MEASURING: Final = "measuring what the fleet can carry, once for each seed …"
 
 
 def run(comparison: Comparison, jobs: int, console: Console, clock: Callable[[], float] = time.monotonic) -> Compared:
@@ -22,13 +23,21 @@ def run(comparison: Comparison, jobs: int, console: Console, clock: Callable[[],
     with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task("", left="")
         pace = _Pace(jobs, clock)
+        told_s = clock()
 
         def tell(what: str, done: int, of: int) -> None:
+            nonlocal told_s
+            if what == CAPACITY and not done:
+                console.print(MEASURING)
             left_s = pace.left_s(what, done, of)
             left = "" if left_s is None else f"about {duration(left_s)} to go"
-            progress.update(bar, description=what, completed=done, total=of, left=left)
-            if done == 1 and left_s is not None and left_s >= TOLD_S_MIN:
-                console.print(f"{what}: 1 of {of} done, {left}", highlight=False, soft_wrap=True)
+            # Before the first is done nobody knows how far it is: the bar moves, and stands for nothing.
+            progress.update(bar, description=what, completed=done, total=of if done else None, left=left)
+            first = done == 1 and left_s is not None and left_s >= TOLD_S_MIN
+            again = not console.is_terminal and clock() - told_s >= TOLD_S_MIN
+            if first or (0 < done < of and again):
+                told_s = clock()
+                console.print(f"{what}: {done} of {of} done, {left}", highlight=False, soft_wrap=True)
 
         return comparisons.compare(comparison, jobs, tell)
 
@@ -60,10 +69,14 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
+def counted(number: int, what: str) -> str:
+    """As `1 run` and `2,000 runs`."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
 def _announced(comparison: Comparison, jobs: int) -> str:
     strategies, loads, seeds = len(comparison.contenders), len(comparison.loads), comparison.seeds
     return (
-        f"{strategies * loads * seeds} runs (strategies {strategies} × loads {loads} × seeds {seeds}) of "
-        f"{comparison.requests} requests on {len(comparison.fleet.nodes)} nodes, {jobs} at a time; "
-        f"before them the capacity for each seed"
+        f"{counted(strategies * loads * seeds, 'run')} (strategies {strategies} × loads {loads} × seeds {seeds}) of "
+        f"{comparison.requests:,} requests on {counted(len(comparison.fleet.nodes), 'node')}, {jobs} at a time"
     )

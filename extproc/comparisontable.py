@@ -46,6 +46,7 @@ def tables(compared: Compared, width: int) -> Group:
         parts.append(Text(title, "italic"))
         for columns in [fared, how] if _fits(_broken(names), fared, width) else [fared + how]:
             parts += _side_by_side(names, columns, width)
+        parts += _nodes(rows[0])
         parts += _never(compared, load, len(rows))
     return Group(*parts)
 
@@ -131,6 +132,14 @@ def _shares(row: Row) -> str:
     if len(shares) > NODES_SHOWN_MAX:
         return f"{min(shares):.1f} to {max(shares):.1f}"
     return " ".join(f"{share:.1f}" for share in shares)
+
+
+def _nodes(row: Row) -> list[Text]:
+    """Which nodes the shares belong to, where their names say more than their place."""
+    names = list(row.per_node)
+    if len(names) > NODES_SHOWN_MAX or names == [f"node-{place}" for place in range(1, len(names) + 1)]:
+        return []
+    return [Text(f"nodes, as their shares stand: {', '.join(names)}"), Text()]
 
 
 def _shown(value: float | None, digits: int = 2) -> str:

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from extproc.address import TcpAddress
 from extproc.children import ChildFailedError
@@ -33,9 +34,14 @@ ENVOY_PORT = 8080
 ADMIN_PORT = 9090
 """Both are taken where they are free; else the operating system names others."""
 
+WIDTH = 100
+"""Characters of a line that goes to a file or a pipe."""
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _REPORT_INTERVAL_S = 0.5
 _CONFIG = {"nodes": {"report_interval_s": _REPORT_INTERVAL_S}}
+_OF_ALL = f", best of {len(SPEEDS)}"
+"""What ends every reason here, and says nothing."""
 _PROBE = Ask("probe", "/v1/completions", completion(MODEL, "ping", output_tokens=1, stream=False))
 _LONG = Ask("long story", "/v1/chat/completions", chat(MODEL, "Tell me all.", output_tokens=150, stream=True))
 
@@ -54,6 +60,8 @@ async def run(console: Console, once: bool) -> int:
     Without `once` the system then stays up until SIGINT, SIGTERM or SIGHUP. However it ends, the children end first.
     Their logs stay unless all went as it should.
     """
+    if not console.is_terminal:
+        console.width = WIDTH
     task = asyncio.current_task()
     assert task is not None, "a coroutine runs in a task"
     loop = asyncio.get_running_loop()
@@ -158,15 +166,13 @@ async def _requests_open(system: _System) -> bool:
 
 async def _send(console: Console, system: _System, title: str, asks: Sequence[Ask]) -> list[tuple[Ask, Answer]]:
     """Send the requests, a few at a time, and show each answer as it comes."""
-    table = Table(title=title, title_justify="left", box=None, collapse_padding=True, pad_edge=False)
-    for column in ("request", "tokens", "phase", "node", "why", "HTTP", "TTFT", "all"):
-        table.add_column(column, justify="right" if column in ("tokens", "HTTP", "TTFT", "all") else "left")
+    table = table_of(title)
     turns = asyncio.Semaphore(CONCURRENCY)
 
     async def send(request: Ask) -> tuple[Ask, Answer]:
         async with turns:
             answer = await ask(system.client, system.envoy.url, request)
-        table.add_row(*_row(request, answer))
+        table.add_row(*row(request, answer))
         return request, answer
 
     console.print()
@@ -176,14 +182,24 @@ async def _send(console: Console, system: _System, title: str, asks: Sequence[As
     return answers
 
 
-def _row(request: Ask, answer: Answer) -> tuple[str, ...]:
+def table_of(title: str) -> Table:
+    """Where each answer has a `row`, of one line in a terminal of 80 columns and more."""
+    table = Table(title=title, title_justify="left", box=None, collapse_padding=True, pad_edge=False)
+    for column in ("request", "tokens", "phase", "node", "why", "HTTP", "TTFT", "all"):
+        right = column in ("tokens", "HTTP", "TTFT", "all")
+        table.add_column(column, justify="right" if right else "left", no_wrap=column != "why")
+    return table
+
+
+def row(request: Ask, answer: Answer) -> tuple[str | Text, ...]:
+    """Why the node was chosen is the longest, and is cut where the line would break."""
     node = answer.engine or "-"
     return (
         request.label,
         answer.tokens or "-",
         answer.phase or "-",
         node if answer.chosen in (answer.engine, None) else f"[red]{node}, not {answer.chosen}[/red]",
-        answer.reason or "-",
+        Text((answer.reason or "-").removesuffix(_OF_ALL), no_wrap=True, overflow="ellipsis"),
         str(answer.status) if answer.served else f"[red]{answer.status}[/red]",
         "-" if answer.first_byte_s is None else f"{answer.first_byte_s:.2f}",
         f"{answer.seconds:.2f}",

@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 from extproc import cli, comparing
 from extproc.sim.compared import Row
 from extproc.sim.comparison import Comparison
+from extproc.strategytext import SETTINGS
 
 OPTIONS: dict[str, Any] = {
     "trace": "generated:mix",
@@ -84,7 +85,16 @@ def test_files_give_the_policy_the_engine_and_the_fleet(tmp_path: Path) -> None:
         ({"delay": "11s"}, [f"--delay: wanted 0 to 10 {DURATION}, got 11s"]),
         ({"delay": "1h"}, [f"--delay: wanted 0 to 10 {DURATION}, got 1h"]),
         ({"delay": ""}, [f"--delay: wanted 0 to 10 {DURATION}, got "]),
-        ({"strategies": "random,random"}, ["--strategy: wanted at most 100 different ones, got random,random"]),
+        ({"strategies": "lmetric,random,random"}, ["--strategy: wanted each of them once, got random twice"]),
+        ({"strategies": ","}, ["--strategy: wanted a name before, between and behind the commas, got ','"]),
+        ({"strategies": ""}, ["--strategy: wanted a name before, between and behind the commas, got ''"]),
+        ({"strategies": ",".join(map(str, range(101)))}, ["--strategy: wanted at most 100, got 101"]),
+        (
+            {"strategies": "least-added-delay:foo=1"},
+            [
+                f"--strategy least-added-delay: wanted a setting of {', '.join(SETTINGS)}, got 'foo'",
+            ],
+        ),
     ],
 )
 def test_what_an_option_should_be_is_told(changes: dict[str, Any], faults: list[str]) -> None:
@@ -108,7 +118,15 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"), [("limits: 3", "policy.yaml: limits: wanted a mapping"), ("{", ":1:2: wanted YAML")]
+    ("text", "wanted"),
+    [
+        ("limits: 3", "policy.yaml: limits: wanted a mapping"),
+        ("{", ":1:2: wanted YAML"),
+        (
+            "strategy: lmetric",
+            "policy.yaml: strategy: wanted none here, since --strategy says which are compared, got ",
+        ),
+    ],
 )
 def test_a_policy_file_with_a_fault_is_refused(tmp_path: Path, text: str, wanted: str) -> None:
     policy = tmp_path / "policy.yaml"
@@ -176,6 +194,30 @@ def test_what_the_run_ended_before_is_said_and_in_the_json(tmp_path: Path) -> No
         ("node-2", "hang", 5000, 1),
         ("late", "join", 6000, 1),
     ]
+
+
+@pytest.mark.parametrize(("requests", "said"), [(1, "1 request"), (3, "3 requests"), (39, "39 requests"), (40, None)])
+def test_a_trace_that_is_repeated_is_said_before_and_below_and_in_the_json(
+    tmp_path: Path, requests: int, said: str | None
+) -> None:
+    trace = tmp_path / "trace.csv"
+    rows = "".join(f"{place},100,5\n" for place in range(requests))
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows)
+    options = ("--trace", str(trace), "--strategy", "random")
+    result = simulate(*options)
+    assert result.exit_code == 0, result.output
+    line = f"the trace has {said}; repeated to make 40"
+    assert (result.stderr.splitlines()[0] == line) is (said is not None)
+    assert (result.stdout.splitlines()[-1] == line) is (said is not None)
+    settings = json.loads(simulate(*options, "--json").stdout)["settings"]
+    assert (settings["trace_requests"], settings["trace_repeated"]) == (requests, said is not None)
+
+
+def test_what_is_generated_is_never_repeated() -> None:
+    result = simulate("--strategy", "random", "--json")
+    assert "repeated" not in result.stderr
+    settings = json.loads(result.stdout)["settings"]
+    assert (settings["trace_requests"], settings["trace_repeated"]) == (None, False)
 
 
 def test_the_command_prints_a_table_with_every_strategy() -> None:

@@ -142,3 +142,17 @@ def test_a_plan_that_is_all_too_late_does_not_fill_the_screen() -> None:
 
 def test_what_happened_is_not_spoken_of() -> None:
     assert "never" not in printed(compared(row("random")), 80)
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (("old-1", "old-2", "b"), "nodes, as their shares stand: old-1, old-2, b"),
+        (("node-1", "node-2", "node-3"), None),
+        (tuple(f"old-{place}" for place in range(9)), None),
+    ],
+)
+def test_nodes_whose_names_say_more_than_their_place_are_named(names: tuple[str, ...], told: str | None) -> None:
+    shown = printed(compared(row("random", per_node=dict.fromkeys(names, 0.1))), 120)
+    assert ("as their shares stand" in shown) is (told is not None)
+    assert told is None or told in shown

@@ -1,10 +1,9 @@
 """Runs of cases over processes, and how their figures are kept."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import replace
 from functools import lru_cache
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +12,7 @@ from msgspec import Struct
 
 from bench.strategies.cases import SETTINGS, Case, source
 from extproc.core.settings import Fault
-from extproc.sim import workloads
+from extproc.sim import processpool, workloads
 from extproc.sim.comparison import contender
 from extproc.sim.fleetplan import PLANS, FailureKind, FleetPlan, NodeFailure
 from extproc.sim.measures import Measures
@@ -83,19 +82,14 @@ def run(
             groups.setdefault((case.setting, case.requests, case.seed), []).append(case)
     progress(figures, len(wanted))
     if groups:
-        # Fresh interpreters, as in `comparison.compare`.
-        with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-            try:
-                chunks = [
-                    group[first : first + CHUNK] for group in groups.values() for first in range(0, len(group), CHUNK)
-                ]
-                futures = [pool.submit(together, chunk, traces) for chunk in chunks]
-                for future in as_completed(futures):
-                    figures |= {one.case: one for one in future.result()}
-                    progress(figures, len(wanted))
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+        with processpool.of(jobs) as pool:
+            chunks = [
+                group[first : first + CHUNK] for group in groups.values() for first in range(0, len(group), CHUNK)
+            ]
+            futures = [pool.submit(together, chunk, traces) for chunk in chunks]
+            for future in as_completed(futures):
+                figures |= {one.case: one for one in future.result()}
+                progress(figures, len(wanted))
     return {case: figures[case] for case in wanted}
 
 

@@ -2,11 +2,12 @@
 
 import click
 
+from extproc.cli.common import Commands
 from extproc.cli.offline import check, count, replay, simulate
 from extproc.cli.running import agent, demo, emulate, serve
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="extproc")
 def main() -> None:
     """LLM-aware load balancing for Envoy.

@@ -153,11 +153,16 @@ def simulate(jobs: int | None, as_json: bool, plot: Path | None, **options: Any)
     comparison = comparing.understood(**options)
     if isinstance(comparison, list):
         refuse(comparison)
+    repeated = comparing.repeated(comparison)
+    if repeated is not None:
+        click.echo(repeated, err=True)
     compared = comparisonprogress.run(comparison, jobs or comparing.jobs_default(), Console(stderr=True))
     if as_json:
         click.echo(json.dumps(comparing.as_json(comparison, compared), indent=2))
     else:
         comparisontable.show(compared, Console(highlight=False))
+        if repeated is not None:
+            click.echo(repeated)
     if compared.cut:
         click.echo(f"{compared.cut} requests were longer than a node's context, and were cut to it.", err=True)
     if plot is not None:
@@ -169,7 +174,9 @@ def simulate(jobs: int | None, as_json: bool, plot: Path | None, **options: Any)
 
 @click.command()
 @click.argument("journal", type=click.Path(path_type=Path))
-@click.option("--strategy", help="Show what this strategy would have chosen, all else as in the recorded policies.")
+@click.option(
+    "--strategy", help="Show what this strategy would have chosen, also as name:setting=value, all else as recorded."
+)
 @click.option("--policy", "policy_file", type=CONFIG_FILE, help="The same for a policy in a YAML or JSON file.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def replay(journal: Path, strategy: str | None, policy_file: Path | None, as_json: bool) -> None:

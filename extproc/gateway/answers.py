@@ -1,7 +1,7 @@
 """What we answer clients ourselves, and what access logs are told of a request."""
 
 from extproc.core.decision import Chosen, Decision, Refusal
-from extproc.core.request import Endpoint
+from extproc.core.request import TokenCount
 from extproc.gateway import openai
 from extproc.gateway.conversation import Metadata, Respond
 
@@ -35,13 +35,26 @@ def error(code: str, message: str, param: str | None, retry_after_s: int | None,
     )
 
 
-def field_of(refusal: Refusal, endpoint: Endpoint | None) -> str | None:
-    """The field of the body that a refusal is about."""
-    if refusal is Refusal.MODEL_NOT_FOUND:
-        return "model"
-    if refusal is Refusal.CONTEXT_LENGTH_EXCEEDED and endpoint is not None:
-        return openai.PROMPT_FIELD[endpoint]
-    return None
+def longest_field(body: openai.ParsedBody, prompt: TokenCount) -> str:
+    """The field that takes most of the context: the prompt, or the limit of the answer where that is more.
+
+    Of the prompt counts what is surely there, as where the context is found too short for both.
+    """
+    prompt_tokens = prompt.tokens if prompt.exact else 0
+    if body.output_field is not None and (body.output_tokens_max or 0) > prompt_tokens:
+        return body.output_field
+    return openai.PROMPT_FIELD[body.endpoint]
+
+
+def field_of(refusal: Refusal, longest: str | None) -> str | None:
+    """The field of the body that a refusal is about; `longest` is the one of `longest_field`."""
+    match refusal:
+        case Refusal.MODEL_NOT_FOUND:
+            return "model"
+        case Refusal.CONTEXT_LENGTH_EXCEEDED:
+            return longest
+        case _:
+            return None
 
 
 def metadata_of(

@@ -32,6 +32,8 @@ class ParsedBody(Struct, frozen=True):
     model: str
     prompt: Prompt
     output_tokens_max: int | None
+    output_field: str | None
+    """The body's own name for that limit; `None`: it has none."""
     sequences: int
     """Of all prompts together: an engine runs each prompt of a batch `n` times."""
     length_binds: bool
@@ -181,14 +183,16 @@ def error_body(message: str, kind: str, code: str, param: str | None = None) -> 
 
 
 def _parsed(endpoint: Endpoint, fields: _AnyBody, limits: dict[str, int]) -> ParsedBody:
-    prompt = _prompt(fields)
-    allowed = [limits[name] for name in _LIMITS[:3] if limits.get(name, -1) >= 0]  # llama.cpp: -1 is no limit
+    prompt, embeds = _prompt(fields), endpoint is Endpoint.EMBEDDING
+    # llama.cpp: -1 is no limit
+    allowed = None if embeds else next((name for name in _LIMITS[:3] if limits.get(name, -1) >= 0), None)
     truncates = not (is_null(fields.truncate_prompt_tokens) and is_null(fields.truncation))
     return ParsedBody(
         endpoint=endpoint,
         model=fields.model or "",
         prompt=prompt,
-        output_tokens_max=0 if endpoint is Endpoint.EMBEDDING else allowed[0] if allowed else None,
+        output_tokens_max=0 if embeds else None if allowed is None else limits[allowed],
+        output_field=allowed,
         sequences=min(prompt.prompts * max(1, limits.get("n", 1)), SEQUENCES_MAX),
         length_binds=prompt.prompts == 1 and not truncates,
     )

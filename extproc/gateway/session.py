@@ -72,6 +72,7 @@ class Session:
         "_chunks",
         "_endpoint",
         "_limits",
+        "_longest_field",
         "_parsed",
         "_policy",
         "_policy_fault",
@@ -109,6 +110,7 @@ class Session:
         self._parsed: openai.ParsedBody | None = None
         self._routed: InferenceRequest | None = None
         self._sequences: int | None = None
+        self._longest_field: str | None = None
         self._watch = AnswerWatch(balancer, request_id, leaves_early=policy.leave_after_first_token)
         self.decision: Decision | None = None
         """The balancer's; `None` as well where a client was refused without asking it."""
@@ -222,6 +224,7 @@ class Session:
             trace_id=self._trace_id,
         )
         self._sequences = parsed.sequences
+        self._longest_field = answers.longest_field(parsed, request.prompt)
         self._watch.counted = True
         self.decision = self._balancer.route(request, self._policy, now_s)
         if count.source is CountSource.ESTIMATED:
@@ -246,7 +249,7 @@ class Session:
             case Unknown(reason=reason):
                 return Continue(self._metadata("unknown", reason, decision))
             case Refused(refusal=refusal, message=message, retry_after_s=retry_after_s):
-                param = answers.field_of(refusal, self._endpoint)
+                param = answers.field_of(refusal, self._longest_field)
                 return self._respond(refusal.value, message, param, retry_after_s, decision)
             case _:
                 assert_never(outcome)

@@ -1,12 +1,14 @@
 """Pages for operators and probes, over HTTP.
 
 Everything is read from the balancer on its own thread, as values. Turning thousands of nodes into text takes time
-and is done in another thread, so that a scrape never holds up a request.
+and is done in another thread, one page after the other, so that scrapes do not hold up requests. Such pages have
+megabytes: only a few are held at once, and none for a reader who does not read.
 """
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import msgspec
 from aiohttp import web
@@ -20,23 +22,34 @@ DECISIONS_SHOWN = 20
 """Shown by /decisions without a limit."""
 DECISIONS_SHOWN_MAX = 100_000
 """The most that /decisions can be asked for, as many as can be kept."""
+PAGES_MAX = 8
+"""Pages of /metrics, /nodes and /decisions that are being made or sent at once; who asks for one more gets 503."""
+PAGE_SEND_S = 10.0
+"""A reader who has not taken a page by then is dropped. Prometheus itself waits so long."""
+BUSY_RETRY_AFTER_S = 1
+"""When to ask again where there were too many pages."""
 NOT_SCORED = "not scored"
 """Why a candidate was passed over whose cost the strategy did not ask for."""
 
+_JSON_TYPE = "application/json"
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _INDEX = """extproc
 /healthz               200 while the process lives
 /readyz                200 when a node is known and we do not drain, else 503; how many of the nodes are ready
 /metrics               for Prometheus
 /nodes                 every node: snapshot, age, freshness, what was sent there and learned of it (?node=ID for one)
+  ready                it is up by its agent's last word (state), and that word still counts (freshness)
+  out_s                so long still no request goes there, because it failed some; null: it gets requests
+  on_trial             it failed some, and the next request sent there is the trial; then out_s counts again
 /decisions?limit=N     the latest decisions, newest first: candidates, costs (null: not scored), reason
 """
+_BUSY = f"{PAGES_MAX} pages are being made or read, which is all that may be at once; try again"
 
 
 def build(
     balancer: Balancer, metrics: Metrics, clock: Callable[[], float], draining: Callable[[], bool]
 ) -> web.Application:
-    """The application; it keeps no state of its own. `clock` is the balancer's, in seconds."""
+    """The application; of its own it only knows which pages are under way. `clock` is the balancer's, in seconds."""
     pages = _Pages(balancer, metrics, clock, draining)
     app = web.Application()
     app.add_routes(
@@ -60,6 +73,8 @@ class _Pages:
         self._metrics = metrics
         self._clock = clock
         self._draining = draining
+        self._under_way = 0
+        self._making = asyncio.Lock()
 
     async def index(self, _: web.Request) -> web.Response:
         return web.Response(text=_INDEX)
@@ -76,26 +91,56 @@ class _Pages:
             return _json({"ready": False, "reason": "no node has reported"}, status=503)
         return _json({"ready": True, "nodes": nodes, "nodes_ready": sum(one.is_ready for one in self._samples())})
 
-    async def metrics(self, _: web.Request) -> web.Response:
-        page = await asyncio.to_thread(self._metrics.page, self._samples())
-        return web.Response(body=page, headers={"content-type": _METRICS_TYPE})
+    async def metrics(self, request: web.Request) -> web.StreamResponse:
+        return await self._sent(request, lambda: partial(self._metrics.page, self._samples()), _METRICS_TYPE)
 
-    async def nodes(self, request: web.Request) -> web.Response:
-        samples = self._samples()
-        if (node_id := request.query.get("node")) is not None:
-            samples = [one for one in samples if one.view.snapshot.node_id == node_id]
-            if not samples:
-                return _json({"error": f"no node {node_id[:256]!r}"}, status=404)
-        return web.Response(body=await asyncio.to_thread(_nodes_page, samples), content_type="application/json")
+    async def nodes(self, request: web.Request) -> web.StreamResponse:
+        node_id = request.query.get("node")
+        if node_id is not None and all(one.snapshot.node_id != node_id for one in self._balancer.views()):
+            return _json({"error": f"no node {node_id[:256]!r}"}, status=404)
 
-    async def decisions(self, request: web.Request) -> web.Response:
+        def taken() -> Callable[[], bytes]:
+            samples = self._samples()
+            if node_id is not None:
+                samples = [one for one in samples if one.view.snapshot.node_id == node_id]
+            return partial(_nodes_page, samples)
+
+        return await self._sent(request, taken)
+
+    async def decisions(self, request: web.Request) -> web.StreamResponse:
         asked = request.query.get("limit", str(DECISIONS_SHOWN))
         if not (asked.isascii() and asked.isdigit() and len(asked) <= 6 and int(asked) <= DECISIONS_SHOWN_MAX):
             wanted = f"limit: wanted a number from 0 to {DECISIONS_SHOWN_MAX}, got {asked[:80]!r}"
             return _json({"error": wanted}, status=400)
-        decisions = self._balancer.decisions(int(asked))
-        page = await asyncio.to_thread(_decisions_page, decisions, self._clock())
-        return web.Response(body=page, content_type="application/json")
+        limit = int(asked)
+        return await self._sent(
+            request, lambda: partial(_decisions_page, self._balancer.decisions(limit), self._clock())
+        )
+
+    async def _sent(
+        self, request: web.Request, take: Callable[[], Callable[[], bytes]], content_type: str = _JSON_TYPE
+    ) -> web.StreamResponse:
+        """Make a page and send it whole, or say that there are too many. A reader too slow for it is dropped.
+
+        `take` reads what stands on the page, when its turn has come, and gives what makes text of it in a thread.
+        """
+        if self._under_way >= PAGES_MAX:
+            return _json({"error": _BUSY}, status=503, headers={"retry-after": str(BUSY_RETRY_AFTER_S)})
+        self._under_way += 1
+        try:
+            async with self._making:
+                page = await asyncio.to_thread(take())
+            response = web.Response(body=page, headers={"content-type": content_type})
+            try:
+                async with asyncio.timeout(PAGE_SEND_S):
+                    await response.prepare(request)
+                    await response.write_eof()
+            except TimeoutError:
+                if request.transport is not None:
+                    request.transport.abort()
+            return response
+        finally:
+            self._under_way -= 1
 
     def _samples(self) -> list[NodeSample]:
         return samples_of(self._balancer, self._clock())
@@ -114,13 +159,15 @@ def _node(sample: NodeSample) -> dict[str, object]:
     """
     snapshot: dict[str, object] = msgspec.to_builtins(sample.view.snapshot)
     first = {name: snapshot.pop(name) for name in ("node_id", "host", "state")}
-    view = sample.view
+    view, out_s = sample.view, sample.out_s
     own: dict[str, object] = msgspec.to_builtins(view.own)
     del own["work_tokens"], own["work_since_s"]
     ours = {
         "freshness": sample.freshness.value,
         "age_s": round(sample.age_s, 3),
-        "out_s": None if sample.out_s is None else round(sample.out_s, 3),
+        "ready": sample.is_ready,
+        "out_s": round(out_s, 3) if out_s is not None and out_s > 0 else None,
+        "on_trial": out_s is not None and out_s <= 0,
         "in_flight": view.in_flight,
         "prefill_tokens_ahead": round(sample.tokens_ahead),
         "learned": msgspec.to_builtins(view.learned),
@@ -159,5 +206,6 @@ def _encoded(content: object) -> bytes:
     return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
 
 
-def _json(content: object, status: int = 200) -> web.Response:
-    return web.Response(body=_encoded(content), status=status, content_type="application/json")
+def _json(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    headers = {"content-type": _JSON_TYPE, **(headers or {})}
+    return web.Response(body=_encoded(content), status=status, headers=headers)

@@ -18,8 +18,8 @@ class RequestMetrics:
         self._decisions = Counter(
             "extproc_decisions_total",
             "Routing decisions. outcome: chosen, fallback (round robin: no fresh snapshot could be trusted), unknown "
-            "(Envoy's static cluster serves), uninspected (no inference: always round robin), or a refusal's code. "
-            "phase: which work dominates; none for what was not inspected.",
+            "(no node known, or just started: Envoy's own cluster serves), uninspected (no inference: always round "
+            "robin), or a refusal's code. phase: which work dominates; none for what was not inspected.",
             ["outcome", "phase"],
             registry=registry,
         )

@@ -22,7 +22,7 @@ from extproc.journal.lines import Decided, decided_of, unpacked
 from extproc.replay.bounds import settings_of, snapshot_of
 from extproc.replay.follow import Follower
 from extproc.replay.other import Other
-from extproc.replay.read import OtherFormat, Read, open_journal
+from extproc.replay.read import OtherFormat, Read, Unread, open_journal
 from extproc.replay.result import Doubt, Replayed, Tally
 
 NAMES_MAX: Final = 20_000
@@ -55,6 +55,8 @@ class Replay:
         self._headless_told = False
         """No line can be used until the next first line, and why is told."""
         self._head: lines.Head | None = None
+        self._latest_s = 0.0
+        """The time of the line before, of those that have one."""
         self._policies: dict[int, RoutingPolicy] = {}
         self._models: dict[int, tuple[ServedModel, ...]] = {}
         self._doubt: Doubt | None = None
@@ -64,7 +66,7 @@ class Replay:
     def take(self, read: Read) -> None:
         """Take the next line."""
         where, line = read.where, read.line
-        self._tally.lines += 1
+        self._tally.lines += not isinstance(line, Unread)
         if self._unreadable is not None:
             if isinstance(line, OtherFormat) or (isinstance(line, lines.Head) and line.begins):
                 self._tally.cut += 1
@@ -76,6 +78,8 @@ class Replay:
                 self._begin_other(where, line)
             case lines.Head():
                 self._begin(where, line)
+            case Unread(fault=unread):
+                self._damaged(unread)
             case _ if self._headless_told:
                 self._tally.unread += 1
             case Fault():
@@ -126,6 +130,7 @@ class Replay:
             self._damaged(settings)
         else:
             self._balancer = Follower(settings, head.started_s)
+            self._latest_s = head.started_s
 
     def _note(self, where: str, line: lines.Policy | lines.Models | lines.Lost) -> None:
         match line:
@@ -144,6 +149,10 @@ class Replay:
 
     def _call(self, where: str, line: lines.Call, balancer: Follower) -> Fault | None:
         """Make one call again; or what is wrong with it."""
+        if not isinstance(line, lines.Recounted):
+            before_s, self._latest_s = self._latest_s, line.now_s
+            if line.now_s < before_s:
+                return Fault(f"{where}: now_s", f"no time before {before_s}, the line before", f"{line.now_s}")
         try:
             return self._call_again(where, line, balancer)
         except Exception as error:  # noqa: BLE001 - a hostile line may break any rule of the core
@@ -162,6 +171,9 @@ class Replay:
                 policy = self._policies.get(line.policy)
                 if policy is None:
                     return Fault(f"{where}: policy", "a number that a line before explains", f"{line.policy}")
+                if balancer.is_open(line.request.request_id):
+                    wanted = "the id of no request that is open"
+                    return Fault(f"{where}: request.request_id", wanted, shown(line.request.request_id))
                 self._route(where, line, policy, balancer)
             case lines.Uninspected(now_s=now_s, request_id=request_id):
                 got = _attempt(lambda: balancer.follow_uninspected(request_id, line.trace_id, now_s, line.decided))

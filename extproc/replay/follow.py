@@ -46,6 +46,10 @@ class Follower(Balancer):
         self._led_uninspected.served = self._fallback(recorded)
         return self.route_uninspected(request_id, trace_id, now_s)
 
+    def is_open(self, request_id: str) -> bool:
+        """Whether a request of this id was sent somewhere and is not over; a further one cannot be followed."""
+        return self._ledger.get(request_id) is not None
+
     def _fallback(self, recorded: Decided | None) -> str | None:
         """The member that was recorded as the fallback's choice."""
         if recorded is None or recorded.chosen is None or not recorded.chosen.fallback:

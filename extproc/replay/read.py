@@ -27,6 +27,12 @@ class OtherFormat(Struct, frozen=True):
     """Of extproc."""
 
 
+class Unread(Struct, frozen=True):
+    """The rest of a file could not be read: unlike a line at a run's end, no crash of the writer explains it."""
+
+    fault: Fault
+
+
 _any_head: Final = msgspec.json.Decoder(OtherFormat)
 
 
@@ -35,7 +41,7 @@ class Read(NamedTuple):
 
     where: str
     """File and number of the line, from 1."""
-    line: Line | OtherFormat | Fault
+    line: Line | OtherFormat | Fault | Unread
     bytes_read: int
     """Of all files so far."""
 
@@ -107,10 +113,13 @@ def _lines(path: Path, file: BinaryIO, size: int, before: int) -> Iterator[Read]
                 if not raw:
                     break
         except OSError as error:
-            yield Read(where, Fault(where, "a readable file", error.strerror or str(error)), before + size)
+            fault = Fault(where, "a readable file", error.strerror or str(error))
+            yield Read(where, Unread(fault), before + size)
             return
         if not raw:
-            return  # it became shorter meanwhile
+            got = f"{position} bytes: it became shorter while it was read"
+            yield Read(where, Unread(Fault(where, f"a file of {size} bytes", got)), before + size)
+            return
         if long:
             yield Read(where, Fault(where, f"at most {LINE_BYTES_MAX} bytes", "more"), before + position)
         elif not raw.isspace():

@@ -43,6 +43,12 @@ class Choices(Struct, frozen=True):
     """Over the decisions that costs made; `None`: there is none."""
 
 
+CAVEAT: Final = (
+    "Each choice by the state that the recorded choices had made, not its own: a node that they avoided looks empty to "
+    "the other policy again and again, and one that they filled looks full."
+)
+
+
 class Comparison(Struct, frozen=True):
     """The recorded choices beside those of another policy, each in the state that the recorded ones had made."""
 
@@ -53,6 +59,8 @@ class Comparison(Struct, frozen=True):
     other_node: int
     recorded: Choices
     would_be: Choices
+    caveat: str = CAVEAT
+    """What the figures do not say; `extproc simulate` does."""
 
 
 class Replayed(Struct, frozen=True):

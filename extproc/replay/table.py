@@ -55,6 +55,7 @@ def _summary(replayed: Replayed) -> Table:
 
 def _comparison(comparison: Comparison) -> Iterator[RenderableType]:
     count = comparison.decisions
+    yield Text(comparison.caveat)
     share = f" ({comparison.same_node / count:.1%})" if count else ""
     yield Text(f"{count:,} requests: {comparison.same_node:,} to the same node{share}, {comparison.other_node:,} not")
     table = _table(show_header=True)
@@ -64,7 +65,6 @@ def _comparison(comparison: Comparison) -> Iterator[RenderableType]:
     for name, *values in _rows(comparison.recorded, comparison.would_be):
         table.add_row(Text(_plain(name)), *values)
     yield table
-    yield Text("Each by the state that the recorded choices had made: others would have left other caches and queues.")
 
 
 def _rows(*sides: Choices) -> Iterator[list[str]]:

@@ -7,18 +7,17 @@ depend on the number of processes.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
-from multiprocessing import get_context
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
-from extproc.core.cost import STRATEGIES
-from extproc.core.policy import RoutingPolicy, policy_from_mapping
+from extproc import strategytext
+from extproc.core.policy import RoutingPolicy
 from extproc.core.settings import GOT_CHARS_MAX, BalancerSettings, Fault
-from extproc.sim import workloads
+from extproc.sim import processpool, workloads
 from extproc.sim.compared import MISSED_MAX, Compared, missed, row
 from extproc.sim.fleetevents import Lasted
 from extproc.sim.fleetplan import FleetPlan
@@ -28,13 +27,15 @@ from extproc.sim.saturation import REQUESTS_PER_NODE, capacity_per_s
 from extproc.sim.simulation import Setup, simulate
 from extproc.sim.steptime import StepCost
 from extproc.sim.traces import Arrival
+from extproc.strategytext import OPTION
 
 REFERENCE: Final = "reference"
 """The look-ahead reference, which no router could be."""
 BASELINE: Final = "round-robin"
 """What the others' figures are put in relation to."""
-OPTION: Final = "--strategy"
-"""Where the faults of a contender stand."""
+CAPACITY: Final = "capacity"
+RUNS: Final = "runs"
+"""What `Progress` is told of, in this order."""
 STRATEGIES_MAX: Final = 100
 LOADS_MAX: Final = 100
 
@@ -61,6 +62,8 @@ class Comparison:
     trace: str
     """As `workloads.arrivals` takes it; must be readable."""
     requests: int
+    trace_requests: int | None = None
+    """What a trace's file has: if less, it is repeated; `None`: it is generated, or nobody looked."""
     fleet: FleetPlan
     contenders: tuple[Contender, ...]
     loads: tuple[float, ...]
@@ -94,48 +97,32 @@ def contender(text: str, base: Mapping[str, Any]) -> Contender | list[Fault]:
     `base` is the mapping of a policy for what the text does not set.
     """
     name, *settings = text.split(":")
-    if name != REFERENCE and name not in STRATEGIES:
-        wanted = f"one of {', '.join(sorted(STRATEGIES))}, {REFERENCE}"
-        return [Fault(OPTION, wanted, repr(name)[:GOT_CHARS_MAX])]
     if name == REFERENCE:
         if settings:
             return [Fault(OPTION, f"{REFERENCE} without settings", repr(text)[:GOT_CHARS_MAX])]
         return Contender(text, None)
-    mapping = {**base, "strategy": name}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            return [Fault(OPTION, "name:setting=value", repr(text)[:GOT_CHARS_MAX])]
-        mapping[key] = value
-    policy = policy_from_mapping(mapping)
-    if isinstance(policy, list):
-        return [replace(fault, path=f"{OPTION} {name}: {fault.path}") for fault in policy]
-    return Contender(text, policy)
+    policy = strategytext.policy_of(text, base, REFERENCE)
+    return policy if isinstance(policy, list) else Contender(text, policy)
 
 
 def compare(comparison: Comparison, jobs: int, progress: Progress) -> Compared:
     """Run it all on so many processes; with one, in this one."""
     if jobs == 1:
         return _compare(comparison, None, progress)
-    # A fresh interpreter for each process: what is forked in the midst of threads may hang.
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        try:
-            return _compare(comparison, pool, progress)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    with processpool.of(jobs) as pool:
+        return _compare(comparison, pool, progress)
 
 
 def _compare(comparison: Comparison, pool: ProcessPoolExecutor | None, progress: Progress) -> Compared:
     seeds = range(comparison.seeds)
-    capacities = _each(_capacity, comparison, seeds, pool, _telling(progress, "capacity"))
+    capacities = _each(_capacity, comparison, seeds, pool, _telling(progress, CAPACITY))
     tasks = [
         _Task(place, load, load * capacities[seed], seed)
         for seed in seeds  # first, so that a process seldom needs other arrivals
         for load in comparison.loads
         for place in range(len(comparison.contenders))
     ]
-    ran = _each(_run, comparison, tasks, pool, _telling(progress, "runs"))
+    ran = _each(_run, comparison, tasks, pool, _telling(progress, RUNS))
     runs: dict[tuple[float, int], list[Measures]] = {}
     lasted: dict[tuple[float, int], list[Lasted]] = {}
     for task, one in zip(tasks, ran, strict=True):

@@ -1,15 +1,17 @@
 """What arrives at a simulated fleet, and how recorded traces become that.
 
 Two formats are known, told apart by their first character: the CSV of the Azure LLM inference traces (`TIMESTAMP`,
-`ContextTokens`, `GeneratedTokens`; github.com/Azure/AzurePublicDataset) and the JSON lines of the Mooncake traces
-(`timestamp` in ms, `input_length`, `output_length`, `hash_ids`; github.com/kvcache-ai/Mooncake). Whoever measures may
-have cut or made the file: everything in it is checked and bounded.
+`ContextTokens`, `GeneratedTokens`; github.com/Azure/AzurePublicDataset), in which the first may as well be in seconds,
+and the JSON lines of the Mooncake traces (`timestamp` in ms, `input_length`, `output_length`, `hash_ids`;
+github.com/kvcache-ai/Mooncake). Whoever measures may have cut or made the file: everything in it is checked and
+bounded.
 """
 
 import csv
 import io
+import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import Final
@@ -39,6 +41,8 @@ MOONCAKE_CLOCK_S: Final = 3.0
 """Mooncake's published timestamps are rounded to about so much."""
 
 _AZURE_COLUMNS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SECONDS: Final = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?")
 _PER_HASH: Final = HASH_TOKENS // BLOCK_TOKENS
 _TOKENS_WANTED: Final = f"as a whole number from 0 to {TOKENS_MAX}"
 
@@ -152,15 +156,19 @@ def _azure_rows(raw: bytes) -> Iterator[tuple[int, _Row]]:
             wanted = f"a header with {', '.join(_AZURE_COLUMNS)}, or Mooncake's JSON lines"
             raise _UnsoundError(1, wanted, ",".join(header) or "nothing")
         at, prompt, output = (header.index(name) for name in _AZURE_COLUMNS)
-        first: datetime | None = None
+        first: timedelta | None = None
+        plain = False
         for values in lines:
             line = lines.line_num
             if not values:
                 continue
             if len(values) != len(header):
                 raise _UnsoundError(line, f"{len(header)} values", len(values))
-            when = _moment(line, values[at])
-            first = first or when
+            if first is None:
+                plain = _SECONDS.fullmatch(values[at].strip()) is not None
+            when = _moment(line, values[at].strip(), plain=plain)
+            if first is None:
+                first = when
             prompt_tokens = _digits(line, header[prompt], values[prompt])
             output_tokens = _digits(line, header[output], values[output])
             yield line, _Row((when - first).total_seconds(), prompt_tokens, output_tokens, [])
@@ -168,12 +176,17 @@ def _azure_rows(raw: bytes) -> Iterator[tuple[int, _Row]]:
         raise _UnsoundError(lines.line_num, "CSV", str(error)) from None
 
 
-def _moment(line: int, text: str) -> datetime:
+def _moment(line: int, text: str, *, plain: bool) -> timedelta:
+    """Since any moment, the same for a whole file; plain ones are seconds."""
+    if plain:
+        if _SECONDS.fullmatch(text) is None:
+            raise _UnsoundError(line, "TIMESTAMP in seconds, as in the first row", text)
+        return timedelta(seconds=float(text))
     try:
-        when = datetime.fromisoformat(text.strip())
+        when = datetime.fromisoformat(text)
     except ValueError:
-        raise _UnsoundError(line, "TIMESTAMP as 2023-11-16 18:15:46.6805900", text) from None
-    return when if when.tzinfo else when.replace(tzinfo=UTC)
+        raise _UnsoundError(line, "TIMESTAMP as 2023-11-16 18:15:46.6805900, or in seconds", text) from None
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)) - _EPOCH
 
 
 def _digits(line: int, name: str, text: str) -> int:

@@ -51,6 +51,15 @@ def arrivals(source: str, wanted: int, seed: int) -> list[Arrival] | Fault:
             return requests(recorded, wanted, start=_below(Random(seed), len(recorded)))  # noqa: S311 - no secret
 
 
+def supply(source: str) -> int | Fault | None:
+    """How many requests a trace's file has, `None` for what is generated; or what is wrong."""
+    if source.startswith(GENERATED):
+        found = arrivals(source, 1, seed=0)
+        return found if isinstance(found, Fault) else None
+    recorded = traces.read(Path(source))
+    return recorded if isinstance(recorded, Fault) else len(recorded)
+
+
 def generated(name: str, wanted: int, seed: int) -> list[Arrival]:
     """Exactly so many arrivals of a workload in `WORKLOADS`, in order of time, at its own rate."""
     assert wanted >= 0

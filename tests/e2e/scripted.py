@@ -202,7 +202,8 @@ class Scripted:
         return own["sequences_open"], own["prefill_tokens"]
 
     async def is_out(self, node: Node) -> bool:
-        return (await self.page(node))["out_s"] is not None
+        page = await self.page(node)
+        return page["out_s"] is not None or page["on_trial"]
 
     async def metric(self, name: str) -> float:
         async with self.client.get(f"http://{self.serve.admin}/metrics") as response:

@@ -12,6 +12,10 @@ from rich.console import Console
 
 from extproc import demo
 from extproc.children import Child, ourselves
+from extproc.traffic import Answer, Ask
+
+ROW = r"^[a-z ]+ [0-9-]+ .* (200|503) +(-|[0-9.]+) +[0-9.]+ *$"
+"""A line of the tables: a whole request."""
 
 
 def living(folder: str) -> list[str]:
@@ -39,6 +43,7 @@ async def test_the_demo_shows_everything_stays_up_and_ends_with_all_its_children
         folder = said[1]
         assert "49 requests went to the node that was chosen for them,\n  7 were served without serve" in said[0]
         assert "✗" not in said[0]
+        assert len(re.findall(ROW, said[0], re.MULTILINE)) == demo.REQUESTS + 2 * demo.REQUESTS_FAIL_OPEN
         assert len(living(folder)) == 8, "three engines, three agents, serve and Envoy"
         where = re.search(r"curl -i (http://\S+)", said[0])
         assert where is not None
@@ -77,3 +82,36 @@ async def test_a_part_that_cannot_start_is_named_and_nothing_is_left_behind(monk
     folder = output.getvalue().splitlines()[0].rsplit(" ", 1)[1]
     assert living(folder) == []
     assert not asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("width", "why"),
+    [
+        (80, "least-added-delay 0.000125"),
+        (100, "least-added-delay 0.000125"),
+        (74, "least-added-delay 0.…"),
+    ],
+)
+@pytest.mark.parametrize("engine", ["gpu-1", "gpu-2"])
+def test_each_request_stands_in_one_line(width: int, why: str, engine: str) -> None:
+    answer = Answer(
+        status=200,
+        text="",
+        whole=True,
+        engine=engine,
+        chosen="gpu-1",
+        reason="least-added-delay 0.000125, best of 3",
+        phase="prefill-heavy",
+        tokens="12345",
+        policy=None,
+        first_byte_s=0.5,
+        seconds=10.25,
+    )
+    output = io.StringIO()
+    table = demo.table_of("")
+    table.add_row(*demo.row(Ask("chat once", "/", {}), answer))
+    Console(file=output, width=width).print(table)
+    line = output.getvalue().splitlines()[-1]
+    assert re.fullmatch(ROW, line), line
+    if engine == "gpu-1":
+        assert why in line

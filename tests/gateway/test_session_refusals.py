@@ -1,5 +1,7 @@
 """What a session answers clients itself, by what the balancer or the body says."""
 
+from typing import Any
+
 import pytest
 
 from extproc.core.request import TokenCount
@@ -38,6 +40,33 @@ def test_a_prompt_over_every_context_length_is_400_and_names_the_field(path: str
         param,
         "context_length_exceeded",
     )
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "prompt", "param"),
+    [
+        (CHAT_PATH, {"max_tokens": 1_000_000_000}, TokenCount(10, exact=True), "max_tokens"),
+        (CHAT_PATH, {"max_tokens": 1_000_000_000}, TokenCount(10, exact=False), "max_tokens"),
+        (
+            CHAT_PATH,
+            {"max_tokens": 1, "max_completion_tokens": 9000},
+            TokenCount(10, exact=True),
+            "max_completion_tokens",
+        ),
+        ("/v1/completions", {"max_tokens": 9000}, TokenCount(10, exact=True), "max_tokens"),
+        ("/v1/responses", {"max_output_tokens": 9000}, TokenCount(10, exact=True), "max_output_tokens"),
+        (CHAT_PATH, {"max_tokens": 4097}, TokenCount(4096, exact=True), "max_tokens"),
+        (CHAT_PATH, {"max_tokens": 4097}, TokenCount(4097, exact=True), "messages"),
+        (CHAT_PATH, {"max_tokens": -1}, TokenCount(9000, exact=True), "messages"),
+        ("/v1/embeddings", {"max_tokens": 10_000}, TokenCount(9000, exact=True), "input"),
+    ],
+)
+def test_of_prompt_and_answer_the_one_that_takes_more_of_the_context_is_named(
+    path: str, fields: dict[str, Any], prompt: TokenCount, param: str
+) -> None:
+    talk = Talk(balancer(snapshot("a")), tokens=prompt)
+    error = error_of(talk.say(headers(path), whole(chat(prompt="x", input="x", **fields))))
+    assert (error["code"], error["param"]) == ("context_length_exceeded", param)
 
 
 def test_a_batch_of_prompts_may_be_longer_than_a_context() -> None:

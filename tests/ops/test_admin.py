@@ -1,62 +1,14 @@
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
-from aiohttp.test_utils import TestClient, TestServer
-from aiohttp.web import Application, Request
 
-from extproc.core.balancer import Balancer
-from extproc.core.cost import DEFAULT_STRATEGY
 from extproc.core.outcome import Answered, Ending
-from extproc.core.policy import RoutingPolicy
-from extproc.core.request import Endpoint, InferenceRequest, TokenCount
-from extproc.core.settings import BalancerSettings
-from extproc.core.snapshot import Learned, NodeReported, NodeState, OwnLoad, ServedModel, Snapshot
+from extproc.core.snapshot import Learned, NodeState, OwnLoad, ServedModel, Snapshot
 from extproc.ops import admin
-from extproc.ops.metrics import Metrics
+from tests.ops.pages import Admin, Client, page
 
 CLOCK_S = 1e9
 """Late on the balancer's clock."""
-
-
-class Admin:
-    """The pages over a real balancer, whose time the test sets."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-        self.draining = False
-        self.balancer = Balancer(BalancerSettings(), started_s=0.0)
-        self.app = admin.build(self.balancer, Metrics(), lambda: self.now_s, lambda: self.draining)
-
-    def report(self, node_id: str, **fields: Any) -> None:
-        host = fields.pop("host", "127.0.0.1:8000")
-        snapshot = Snapshot(node_id, host, "boot", fields.pop("sequence", 1), 0.5, NodeState.READY, **fields)
-        self.balancer.observe(NodeReported(snapshot), self.now_s)
-
-    def route(self, request_id: str, *, model: str = "m", strategy: str = DEFAULT_STRATEGY) -> None:
-        request = InferenceRequest(request_id, model, Endpoint.CHAT, TokenCount(10, exact=True), trace_id="trace")
-        self.balancer.route(request, RoutingPolicy(strategy=strategy), self.now_s)
-
-
-Client = TestClient[Request, Application]
-
-
-@pytest.fixture
-def of() -> Admin:
-    return Admin()
-
-
-@pytest.fixture
-async def client(of: Admin) -> AsyncIterator[Client]:
-    async with TestClient(TestServer(of.app)) as client:
-        yield client
-
-
-async def page(client: Client, path: str, status: int = 200) -> Any:
-    async with client.get(path) as response:
-        assert response.status == status
-        assert response.content_type == "application/json"
-        return await response.json()
 
 
 async def test_a_living_process_is_healthy(of: Admin, client: Client) -> None:
@@ -81,13 +33,14 @@ async def test_nodes_shows_every_field_and_unknown_as_null(of: Admin, client: Cl
     of.now_s += 2
     of.route("r1")
     (node,) = (await page(client, "/nodes"))["nodes"]
-    ours = {"freshness", "age_s", "out_s", "in_flight", "prefill_tokens_ahead", "learned", "own"}
+    ours = {"freshness", "age_s", "ready", "out_s", "on_trial", "in_flight", "prefill_tokens_ahead", "learned", "own"}
     assert set(Snapshot.__dataclass_fields__) | ours == set(node)
     assert node["node_id"] == "a"
     assert node["state"] == "ready"
     assert node["freshness"] == "fresh"
+    assert node["ready"] is True
     assert node["age_s"] == 2.5
-    assert node["out_s"] is None
+    assert (node["out_s"], node["on_trial"]) == (None, False)
     assert node["in_flight"] == 1
     assert node["prefill_tokens_ahead"] == 10
     assert node["kv_usage"] == 0.25
@@ -101,15 +54,33 @@ async def test_nodes_shows_every_field_and_unknown_as_null(of: Admin, client: Cl
     assert node["learned"]["decode_s_per_token"] is None
 
 
-async def test_nodes_shows_for_how_long_one_is_out_and_a_past_time_while_it_is_on_trial(
-    of: Admin, client: Client
-) -> None:
+async def test_nodes_shows_for_how_long_one_is_out_and_then_that_it_is_on_trial(of: Admin, client: Client) -> None:
     of.report("a")
     of.report("b", host="127.0.0.1:8001")
     of.balancer.answered(Answered("r", Ending.UNREACHABLE, "127.0.0.1:8001"), of.now_s)
-    for waited_s, out_s in ((0.25, 4.75), (5.5, -0.75)):
+    for waited_s, shown in ((0.25, (4.75, False)), (4.75, (None, True)), (3.0, (None, True))):
         of.now_s += waited_s
-        assert [node["out_s"] for node in (await page(client, "/nodes"))["nodes"]] == [None, out_s]
+        a, b = (await page(client, "/nodes"))["nodes"]
+        assert (a["out_s"], a["on_trial"]) == (None, False)
+        assert (b["out_s"], b["on_trial"]) == shown
+
+
+@pytest.mark.parametrize(
+    ("state", "age_s", "freshness", "ready"),
+    [
+        (NodeState.READY, 4.9, "fresh", True),
+        (NodeState.READY, 5.0, "stale", False),
+        (NodeState.READY, 10.0, "unknown", False),
+        (NodeState.LOADING, 0.5, "fresh", False),
+    ],
+)
+async def test_a_node_is_ready_only_while_the_word_that_says_so_counts(
+    of: Admin, client: Client, state: NodeState, age_s: float, freshness: str, ready: bool
+) -> None:
+    of.report("a", state=state)
+    of.now_s += age_s - 0.5
+    (node,) = (await page(client, "/nodes"))["nodes"]
+    assert (node["state"], node["freshness"], node["ready"]) == (state.value, freshness, ready)
 
 
 async def test_nodes_are_sorted_and_one_can_be_asked_for(of: Admin, client: Client) -> None:
@@ -223,6 +194,12 @@ async def test_the_index_lists_every_page(of: Admin, client: Client) -> None:
         text = await response.text()
     for resource in of.app.router.resources():
         assert resource.canonical in text
+
+
+async def test_the_index_says_what_in_nodes_does_not_speak_for_itself(client: Client) -> None:
+    async with client.get("/") as response:
+        said = {line.split()[0] for line in (await response.text()).splitlines()}
+    assert said >= {"ready", "out_s", "on_trial"}
 
 
 async def test_what_is_not_there_is_404_and_nothing_can_be_posted(client: Client) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from extproc.core.policy import RoutingPolicy
 from extproc.journal.lines import BEGINNING, encode
 from tests.journaled import FLEET, routes, write
 from tests.replay.replaying import Edit, command, edited, replayed
@@ -185,4 +186,43 @@ def test_what_breaks_a_rule_of_the_core_is_damage(path: Path) -> None:
     route = next(line for line in lines if b'"route"' in line)
     path.write_bytes(b"\n".join([*lines, route, b'{"call":"tick","now_s":6000}']))
     found = replayed(path)
-    assert (found.identical, found.different) == (1, 1), "its id is not new: an assertion"
+    assert (found.identical, found.different, found.damaged) == (1, 0, 1)
+
+
+def test_an_id_that_is_open_already_is_the_journals_fault(path: Path) -> None:
+    calls = [call for call in routes(6) if call[0] == "route"]
+    write(path, FLEET + calls)
+    for which in range(6):
+        edited(path, "route", lambda line: line["request"].update(request_id="same"), which)
+    found = replayed(path)
+    assert (found.identical, found.different, found.damaged) == (1, 0, 5)
+    assert all(
+        str(one).endswith(": request.request_id: wanted the id of no request that is open, got 'same'")
+        for one in found.damage
+    )
+
+
+def test_an_id_may_come_again_once_its_request_is_over_or_where_it_went_nowhere(path: Path) -> None:
+    refused = ("route", {"tokens": 500, "chain": (0, 5, 1), "policy": RoutingPolicy(), "model": "nobody's"})
+    write(path, [*FLEET, refused, refused, *routes(4)])
+    for which in range(3):
+        edited(path, "route", lambda line: line["request"].update(request_id="r1"), which)
+    found = replayed(path)
+    assert (found.decisions, found.damaged) == (6, 0)
+
+
+@pytest.mark.parametrize("call", ["reported", "route", "finish", "tick"])
+def test_time_that_goes_back_is_the_journals_fault_once(path: Path, call: str) -> None:
+    write(path, [*FLEET, *routes(3), ("tick", {}), *FLEET, *routes(3), ("tick", {}), *routes(1)])
+    number = edited(path, call, lambda line: line.update(now_s=line["now_s"] - 7), 1)
+    found = replayed(path)
+    assert (found.different, found.damaged) == (0, 1)
+    assert str(found.damage[0]).startswith(f"extproc.journal:{number}: now_s: wanted no time before 50")
+
+
+def test_a_time_far_ahead_is_told_at_the_line_behind_it(path: Path) -> None:
+    write(path, FLEET + routes(6))
+    number = edited(path, "route", lambda line: line.update(now_s=1e9), 2)
+    found = replayed(path)
+    assert found.damaged == 1
+    assert str(found.damage[0]).startswith(f"extproc.journal:{number + 1}: now_s: wanted no time before 1000000000.0")

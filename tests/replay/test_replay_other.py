@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from extproc.core.policy import RoutingPolicy
-from extproc.replay.other import Other
+from extproc.replay.other import Other, other_of
+from extproc.replay.result import CAVEAT
 from tests.journaled import FLEET, POLICIES, Call, routes, write
 from tests.replay.replaying import LONG, command, replayed
 
@@ -53,6 +54,25 @@ def test_a_policys_other_settings_stay_when_only_the_strategy_is_replaced() -> N
     assert Other(RoutingPolicy(name="x", strategy="random")).of(recorded).name == recorded.name
 
 
+def test_a_strategy_may_bring_settings(path: Path) -> None:
+    recorded = POLICIES[0].model_copy(update={"crowding_weight": 7.0})
+    other = other_of("least-added-delay:first_token_weight=4:leave_after_first_token=true", None)
+    assert isinstance(other, Other)
+    assert str(other) == "least-added-delay:first_token_weight=4.0:leave_after_first_token=True"
+    changes = {"strategy": "least-added-delay", "first_token_weight": 4.0, "leave_after_first_token": True}
+    assert other.of(recorded) == recorded.model_copy(update=changes)
+    write(path, LONG)
+    comparison = json.loads(command(path, "--strategy", "least-added-delay:first_token_weight=4", "--json").stdout)
+    assert comparison["comparison"]["policy"] == "least-added-delay:first_token_weight=4.0"
+
+
+def test_what_the_comparison_does_not_say_stands_above_it_and_in_the_json(path: Path) -> None:
+    write(path, LONG)
+    above, _, _ = command(path, "--strategy", "random").stdout.partition("requests to")
+    assert CAVEAT.split(":")[0] in " ".join(above.split())
+    assert json.loads(command(path, "--strategy", "random", "--json").stdout)["comparison"]["caveat"] == CAVEAT
+
+
 def test_the_table_shows_both(path: Path) -> None:
     write(path, LONG)
     text = command(path, "--strategy", "random").stdout
@@ -65,7 +85,8 @@ def test_the_table_shows_both(path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "content", "fault"),
     [
-        (("--strategy", "best"), None, "strategy: wanted one of least-added-delay, "),
+        (("--strategy", "best"), None, "--strategy: wanted one of least-added-delay, "),
+        (("--strategy", "lmetric:x=1"), None, "--strategy lmetric: wanted a setting of crowding_weight, first_token_"),
         (("--policy", "FILE"), "strategy: best", "strategy: wanted one of least-added-delay, "),
         (("--policy", "FILE"), "[]", "FILE: wanted a mapping, got []"),
         (("--policy", "FILE"), None, "FILE: wanted a readable file, got No such file or directory"),

@@ -18,6 +18,13 @@ def test_a_profile_gives_every_cost(tmp_path: Path) -> None:
     assert engineprofile.read(file) == StepCost(0.01, 1e-5, 0.0, 0.0, 1e-9)
 
 
+@pytest.mark.parametrize("number", ["1e-9", "1E-9", "1.e-9", "1.0e-9", "1.0E-09"])
+def test_a_number_may_be_written_as_json_has_it(tmp_path: Path, number: str) -> None:
+    file = tmp_path / "engine.yaml"
+    file.write_text(GOOD.replace("1.0e-9", number).replace("0.01", "1e1"))
+    assert engineprofile.read(file) == StepCost(10.0, 1e-5, 0.0, 0.0, 1e-9)
+
+
 @pytest.mark.parametrize(
     ("text", "faults"),
     [
@@ -30,6 +37,8 @@ def test_a_profile_gives_every_cost(tmp_path: Path) -> None:
         (GOOD.replace("1.0e-5", "-1.0e-5"), ["prefill_token_s: wanted greater than or equal to 0, got -1e-05"]),
         (GOOD.replace("1.0e-5", ".nan"), ["prefill_token_s: wanted a finite number, got nan"]),
         (GOOD.replace("1.0e-5", "fast"), ["prefill_token_s: wanted a valid number, got 'fast'"]),
+        (GOOD.replace("1.0e-5", "1e999"), ["prefill_token_s: wanted a finite number, got inf"]),
+        (GOOD.replace("1.0e-5", "'0.5'"), ["prefill_token_s: wanted a valid number, got '0.5'"]),
         (GOOD.replace("kv_token_s: 0", "kv_token_s: 1.1"), ["kv_token_s: wanted less than or equal to 1, got 1.1"]),
     ],
 )
