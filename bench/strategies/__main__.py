@@ -7,8 +7,8 @@ Azure's and Mooncake's traces are looked for in the folder by the names under wh
 AzureLLMInferenceTrace_conv.csv of github.com/Azure/AzurePublicDataset, and conversation_trace.jsonl of
 github.com/kvcache-ai/Mooncake (FAST25-release/traces). Without them their workloads are left out.
 
-All parts take one to two hours of two cores. `--json` keeps the figures of every run, as they come; `--from` takes what it
-can from such files, and only the rest is run. The Markdown file gets the tables between its marks
+All parts take one to two hours of two cores. `--json` keeps the figures of every run, as they come; `--from` takes what
+it can from such files, and only the rest is run. The Markdown file gets the tables between its marks
 `<!-- simulated -->` and `<!-- /simulated -->`.
 """
 
