@@ -25,7 +25,7 @@ class LearnedRates:
 
     prefill rate    the fleet's rate / the node's slowness: how many times longer it takes than the fleet would
     fleet's rate    computed tokens / (busy seconds - waits for steps), begun with PRIOR_S seconds of the configured one
-    slowness        see `Prefills`, as what the waits for steps are
+    slowness        see `Prefills`, as for busy seconds and waits for steps
     a step          the shortest decode time that the nodes reported lately: where prompts share the steps, a second's
                     mean is many times as long, and would change all rates at once
     decode time     the latest mean that the node reported

@@ -7,6 +7,7 @@ WINDOW_S = 60.0
 SPAN_S = 30.0
 """Over so long the load is taken to be even: an idle night says nothing of the busy seconds of the morning."""
 STEPS_WAITED = 1.5
+"""Half of the step that runs, and one of its own."""
 SLOWNESS_MAX = 16.0
 """No node is taken to be so many times slower or faster than the fleet."""
 

@@ -120,6 +120,15 @@ def test_a_burst_for_many_adapters_takes_no_more_places_than_there_are() -> None
     fleet.route(request("ninth", model="tuned-8"), POLICY, NOW_S)  # some other must go: any node may take it
 
 
+@pytest.mark.parametrize(("slots", "taken", "expected"), [(1, 0, "ab"), (1, 1, "ba"), (2, 1, "ab"), (2, 2, "ba")])
+def test_a_place_that_is_taken_is_none_for_the_next_adapter(slots: int, taken: int, expected: str) -> None:
+    """Though its node has less to do."""
+    own = OwnLoad(adapters_sent=frozenset(f"other-{number}" for number in range(taken)), adapters_unseen=taken)
+    assert (
+        order([node("a", loaded=False, slots=slots, own=own), node("b", loaded=False, slots=1, own=BUSY)]) == expected
+    )
+
+
 def report(fleet: Balancer, at_s: float, sampled_s: float, **changes: Any) -> None:
     """Every node's next report, of a sample taken then; its list of models says what it did."""
     for one in list(fleet.views()):

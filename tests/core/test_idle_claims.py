@@ -47,6 +47,12 @@ def test_a_request_that_was_left_is_held_no_more() -> None:
     fleet.leave("r1", NOW_S + 1)
     (view,) = fleet.views()
     assert (view.in_flight, view.own.requests_held) == (1, 1)
+    fleet.finish("r1", NOW_S + 2)
+    (view,) = fleet.views()
+    assert view.own.requests_held == 1, "the other's stream is open"
+    fleet.finish("r2", NOW_S + 2)
+    (view,) = fleet.views()
+    assert view.own.requests_held == 0
 
 
 def test_answers_of_one_request_that_end_before_the_others_are_the_samples_matter() -> None:

@@ -6,6 +6,7 @@ from extproc.core.balancer import COMPUTED_FASTER_MAX, Balancer
 from extproc.core.promptcaches import ON_THE_WAY_SHARE, PromptCaches
 from extproc.core.request import PROMPT_BLOCK_TOKENS
 from extproc.core.settings import BalancerSettings, ExpectedRates, PrefixSettings
+from extproc.core.snapshot import NodeReported
 from tests.core.fleet import NOW_S, POLICY, balancer, node_of, request, snapshot
 
 BLOCKS = 40
@@ -88,6 +89,14 @@ def test_a_prompt_is_computed_if_it_took_as_long_as_that_takes(told: str, took_s
         fleet.leave("r", NOW_S + took_s)
     fleet.settle()
     assert fleet._caches._computed.match(chain(1)) == ({"a": BLOCKS} if cached else {})
+
+
+def test_what_an_engine_computed_before_it_began_anew_is_in_no_cache() -> None:
+    fleet = fleet_of("a")
+    ask(fleet, "r", 1, NOW_S)
+    fleet.observe(NodeReported(snapshot("a", boot_id="boot-2")), NOW_S + 1)
+    fleet.finish("r", NOW_S + 10)
+    assert ask(fleet, "next", 1, NOW_S + 1) == ("a", TOKENS)
 
 
 def test_requests_that_are_refused_at_once_leave_affinity_as_it_was() -> None:
