@@ -48,7 +48,7 @@ bench: .venv/test
 
 proto: .venv/test
 	$(BIN)/python -m grpc_tools.protoc --proto_path=proto --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
-	  --python_out=. --grpc_python_out=. --mypy_out=. proto/extproc/pb/nodes.proto
+	  --python_out=. --grpc_python_out=. --mypy_out=. proto/extproc/pb/nodes.proto proto/extproc/pb/externalscaler.proto
 
 clean:
 	rm -rf .venv

@@ -91,7 +91,7 @@ def fleet(nodes: int, policy: RoutingPolicy) -> Balancer:
     for number in range(0, nodes, 4):
         for prompt in range(PROMPTS):
             depth = 1 + (number * 13 + prompt * 7) % PROMPT_BLOCKS
-            made._caches.computed(report(number, 2).snapshot, chat("", prompt).prompt_blocks[:depth])
+            made._fleet.caches.computed(report(number, 2).snapshot, chat("", prompt).prompt_blocks[:depth])
     if nodes > 1:
         made.answered(Answered("failed", Ending.UNREACHABLE, report(1, 0).snapshot.host), NOW_S)
     return made
@@ -103,7 +103,7 @@ def measured(nodes: int, policy: RoutingPolicy) -> dict[str, float]:
     calls = max(50, 2000 // nodes)
     views = balancer.views()
     asked = [chat(f"r{number}", number) for number in range(PROMPTS)]
-    known = [balancer._known(one, policy) for one in asked]
+    known = [balancer._chooser.known(one, policy) for one in asked]
     requests: list[InferenceRequest] = []
     now_s = NOW_S
     reports: list[NodeReported] = []
@@ -111,7 +111,7 @@ def measured(nodes: int, policy: RoutingPolicy) -> dict[str, float]:
         "decide": lambda number: decide(
             asked[number % PROMPTS], views, policy, SETTINGS, known[number % PROMPTS], now_s
         ),
-        "match": lambda number: balancer._caches.match(asked[number % PROMPTS].prompt_blocks),
+        "match": lambda number: balancer._fleet.caches.match(asked[number % PROMPTS].prompt_blocks),
         "route": lambda number: balancer.route(requests[number], policy, now_s),
         "begin": lambda number: balancer.first_token(requests[number].request_id, now_s),
         "finish": lambda number: balancer.finish(requests[number].request_id, now_s),
@@ -132,7 +132,7 @@ def measured(nodes: int, policy: RoutingPolicy) -> dict[str, float]:
 
 def put_in(balancer: Balancer, request: InferenceRequest) -> None:
     """Work that `route` leaves for after the reply."""
-    balancer._caches.sent(report(0, 2).snapshot, request.prompt_blocks)
+    balancer._fleet.caches.sent(report(0, 2).snapshot, request.prompt_blocks)
     balancer.settle()
 
 

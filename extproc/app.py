@@ -1,4 +1,4 @@
-"""The composition root of `serve`: one event loop, one clock, one balancer, three servers, and how they end.
+"""The composition root of `serve`: one event loop, one clock, one balancer, its servers, and how they end.
 
 The end, on SIGTERM or SIGINT: the health service says NOT_SERVING and /readyz 503; the processor takes no new
 streams, answers those it has not decided and lets the others go with gRPC OK, so that Envoy goes on with their
@@ -32,7 +32,7 @@ from extproc.gateway.accesslog import AnswerEnded
 from extproc.gateway.routepolicy import RoutePolicies
 from extproc.journal import balancer as journal
 from extproc.nodes import ingest as nodes
-from extproc.ops import admin
+from extproc.ops import admin, scaler
 from extproc.ops.metrics import Metrics
 from extproc.ops.nodegauges import samples_of
 from extproc.ops.nodelog import NodeLog
@@ -91,35 +91,25 @@ async def serve(config: Config) -> None:
     )
     healths = health.aio.HealthServicer()
 
-    for_envoy = grpc.aio.server(
-        options=[*gateway.grpc_options(config.limits), *listening.GRPC_OPTIONS],
-    )
-    gateway.register(for_envoy, processor)
-    accesslog.register(for_envoy, access_log)
-    health_pb2_grpc.add_HealthServicer_to_server(healths, for_envoy)
-    for_agents = grpc.aio.server(
-        options=[*nodes.grpc_options(config.limits.agent_message_bytes_max), *listening.GRPC_OPTIONS]
-    )
-    nodes.register(for_agents, ingest)
+    nodes_scaler = scaler.NodesScaler(lambda: balancer.forecasts(clock()), clock)
+    servers = _grpc_servers(config, processor, access_log, healths, ingest, nodes_scaler)
     pages = web.AppRunner(
         admin.build(balancer, metrics, clock, stop.is_set), access_log=None, shutdown_timeout=ADMIN_CLOSE_S
     )
     ticking = asyncio.create_task(_tick(balancer, metrics, clock, config.nodes.prune_interval_s))
     try:
+        listen = config.listen
+        places = zip(
+            ("extproc", "agents", "scaler"), (listen.extproc, listen.agents, listen.scaler), servers, strict=True
+        )
         addresses = {
-            "extproc": await listening.grpc_port(for_envoy, config.listen.extproc),
-            "agents": await listening.grpc_port(for_agents, config.listen.agents),
-            "admin": await listening.http_port(pages, config.listen.admin),
+            name: await listening.grpc_port(server, place) for name, place, server in places if place is not None
         }
-        await for_envoy.start()
-        await for_agents.start()
+        addresses["admin"] = await listening.http_port(pages, listen.admin)
+        await asyncio.gather(*(server.start() for server in servers))
         for name in HEALTH_SERVICES:
             await healths.set(name, health_pb2.HealthCheckResponse.SERVING)
-        # What the start made stays: without it each full collection walks the classes of all libraries, and requests
-        # pay for that. They make few cycles, so the young generation may grow.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(GC_YOUNG_OBJECTS_MAX)
+        _spare_the_collector()
         log.info("listening", **{name: str(address) for name, address in addresses.items()})
 
         await stop.wait()
@@ -128,16 +118,50 @@ async def serve(config: Config) -> None:
         processor.drain()
         access_log.drain()
         ingest.drain()
-        await asyncio.gather(for_envoy.stop(config.drain_s), for_agents.stop(config.drain_s))
+        nodes_scaler.drain()
+        await asyncio.gather(*(server.stop(config.drain_s) for server in servers))
         log.info("drained", streams_open=processor.streams_open)
     except listening.ListenError as error:
         raise StartError([Fault("listen", "an address that can be listened at", str(error))]) from None
     finally:
         ticking.cancel()
-        await asyncio.gather(for_envoy.stop(None), for_agents.stop(None))
+        await asyncio.gather(*(server.stop(None) for server in servers))
         await pages.cleanup()
         counter.close()
         journal.close(balancer)
+
+
+def _grpc_servers(
+    config: Config,
+    processor: gateway.ExternalProcessor,
+    access_log: accesslog.AccessLog,
+    healths: health.aio.HealthServicer,
+    ingest: nodes.NodeIngest,
+    nodes_scaler: scaler.NodesScaler,
+) -> tuple[grpc.aio.Server, grpc.aio.Server, grpc.aio.Server]:
+    """For Envoy, for agents and for KEDA; none listens yet."""
+    for_envoy, for_agents, for_keda = (
+        grpc.aio.server(options=[*options, *listening.GRPC_OPTIONS])
+        for options in (
+            gateway.grpc_options(config.limits),
+            nodes.grpc_options(config.limits.agent_message_bytes_max),
+            scaler.grpc_options(),
+        )
+    )
+    gateway.register(for_envoy, processor)
+    accesslog.register(for_envoy, access_log)
+    health_pb2_grpc.add_HealthServicer_to_server(healths, for_envoy)
+    nodes.register(for_agents, ingest)
+    scaler.register(for_keda, nodes_scaler)
+    return for_envoy, for_agents, for_keda
+
+
+def _spare_the_collector() -> None:
+    """What the start made stays: without this each full collection walks the classes of all libraries, and requests pay
+    for that. They make few cycles, so the young generation may grow."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_YOUNG_OBJECTS_MAX)
 
 
 def _tokenizers(config: Config, metrics: Metrics) -> Tokenizers:
@@ -170,6 +194,7 @@ def _policies(config: Config) -> RoutePolicies:
         config.policies[config.default_policy],
         policy_bytes_max=config.limits.policy_bytes_max,
         policies_cached_max=config.limits.policies_cached_max,
+        classes=config.classes,
     )
 
 

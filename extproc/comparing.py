@@ -1,22 +1,23 @@
 """What the words of an `extproc simulate` mean, and what it found for machines."""
 
-import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from extproc import settingtypes, strategytext, yamlfile
-from extproc.comparisonprogress import counted
-from extproc.core.policy import policy_from_mapping
-from extproc.core.settings import GOT_CHARS_MAX, Fault, shown
+from extproc import config as configs
+from extproc import yamlfile
+from extproc.core.settings import GOT_CHARS_MAX, BalancerSettings, Fault
+from extproc.runprogress import counted
 from extproc.sim import comparison as comparisons
 from extproc.sim import engineprofile, fleetplan, workloads
 from extproc.sim.compared import Compared
-from extproc.sim.comparison import Comparison, Contender
+from extproc.sim.comparison import Comparison
 from extproc.sim.fleetplan import FleetPlan
 from extproc.sim.steptime import StepCost
+from extproc.simulationoptions import contenders, seconds
 
 INTERVAL_S_MIN: Final = 0.01
 INTERVAL_S_MAX: Final = 60.0
@@ -43,39 +44,49 @@ def understood(
     delay: str,
     policy: Path | None,
     profile: Path | None,
+    config: Path | None = None,
+    priorities: str | None = None,
     **numbers: Any,
 ) -> Comparison | list[Fault]:
     """What the options mean, or every fault in them. `numbers` are those that the command line has checked."""
     faults: list[Fault] = []
     fleet = fleetplan.plan(nodes)
-    contenders = _contenders(strategies, policy)
+    entrants = contenders(strategies, policy)
     shares = _loads(loads)
-    interval_s = _seconds("--snapshot-interval", snapshot_interval, INTERVAL_S_MIN, INTERVAL_S_MAX)
-    delay_s = _seconds("--delay", delay, 0.0, DELAY_S_MAX)
+    interval_s = seconds("--snapshot-interval", snapshot_interval, INTERVAL_S_MIN, INTERVAL_S_MAX)
+    delay_s = seconds("--delay", delay, 0.0, DELAY_S_MAX)
     cost = StepCost() if profile is None else engineprofile.read(profile)
+    settings = _settings(config)
     supply = workloads.supply(trace)
-    for found in (fleet, contenders, shares, cost):
+    classes: dict[str, str] | Fault = {}
+    if priorities is not None and isinstance(settings, BalancerSettings) and not isinstance(supply, Fault):
+        classes = _priorities(priorities, workloads.kinds(trace), settings.classes)
+    for found in (fleet, entrants, shares, cost, settings):
         if isinstance(found, list):
             faults += [one for one in found if isinstance(one, Fault)]
-    faults += [one for one in (interval_s, delay_s, supply) if isinstance(one, Fault)]
+    faults += [one for one in (interval_s, delay_s, supply, classes) if isinstance(one, Fault)]
     if faults:
         return faults
     assert isinstance(fleet, FleetPlan)
     assert isinstance(cost, StepCost)
-    assert isinstance(contenders, tuple)
+    assert isinstance(settings, BalancerSettings)
+    assert isinstance(entrants, tuple)
     assert isinstance(shares, tuple)
     assert isinstance(interval_s, float)
     assert isinstance(delay_s, float)
     assert not isinstance(supply, Fault)
+    assert not isinstance(classes, Fault)
     return Comparison(
         trace=trace,
         trace_requests=supply,
         fleet=fleet,
-        contenders=contenders,
+        contenders=entrants,
         loads=shares,
         snapshot_interval_s=interval_s,
         delay_s=delay_s,
+        settings=settings,
         cost=cost,
+        priorities=classes,
         **numbers,
     )
 
@@ -98,6 +109,9 @@ def as_json(comparison: Comparison, compared: Compared) -> dict[str, Any]:
         "trace_requests": comparison.trace_requests,
         "trace_repeated": repeated(comparison) is not None,
         "cost": msgspec.to_builtins(comparison.cost),
+        "classes": {name: one.model_dump() for name, one in comparison.settings.classes.items()},
+        "default_class": comparison.settings.default_class,
+        "priorities": dict(comparison.priorities),
     }
     for name in ("requests", "seeds", "routers", "snapshot_interval_s", "first_tokens", "lost_share", "delay_s"):
         settings[name] = getattr(comparison, name)
@@ -110,33 +124,23 @@ def as_json(comparison: Comparison, compared: Compared) -> dict[str, Any]:
     }
 
 
-def _contenders(strategies: str, policy: Path | None) -> tuple[Contender, ...] | list[Fault]:
-    base: dict[str, Any] = {}
-    if policy is not None:
-        match yamlfile.load(policy):
-            case Fault() as fault:
-                return [fault]
-            case yamlfile.Document(content):
-                if not isinstance(content, dict):
-                    return [Fault(str(policy), "a mapping", repr(content)[:GOT_CHARS_MAX])]
-                base = content
-        found = policy_from_mapping(base)
-        if isinstance(found, list):
-            return yamlfile.faults_in(policy, found)
-        if "strategy" in base:
-            wanted = f"none here, since {strategytext.OPTION} says which are compared"
-            return [Fault(f"{policy}: strategy", wanted, shown(base["strategy"]))]
-    names = strategies.split(",")
-    if len(names) > comparisons.STRATEGIES_MAX:
-        return [Fault(strategytext.OPTION, f"at most {comparisons.STRATEGIES_MAX}", str(len(names)))]
-    if "" in names:
-        wanted = "a name before, between and behind the commas"
-        return [Fault(strategytext.OPTION, wanted, repr(strategies)[:GOT_CHARS_MAX])]
-    if twice := [name for name in names if names.count(name) > 1]:
-        return [Fault(strategytext.OPTION, "each of them once", f"{twice[0][:GOT_CHARS_MAX]} twice")]
-    contenders = [comparisons.contender(name, base) for name in names]
-    faults = [fault for one in contenders if isinstance(one, list) for fault in one]
-    return faults or tuple(one for one in contenders if isinstance(one, Contender))
+def _settings(config: Path | None) -> BalancerSettings | list[Fault]:
+    """What a configuration of serve says of the balancer."""
+    if config is None:
+        return BalancerSettings()
+    found = configs.read(config)
+    if isinstance(found, list):
+        return yamlfile.faults_in(config, found)
+    return BalancerSettings.model_validate({name: getattr(found, name) for name in BalancerSettings.model_fields})
+
+
+def _priorities(text: str, kinds: Iterable[str], classes: Iterable[str]) -> dict[str, str] | Fault:
+    pairs = [one.partition("=") for one in text.split(",")]
+    named = {kind: name for kind, _, name in pairs}
+    if len(named) == len(pairs) and set(named) <= set(kinds) and set(named.values()) <= set(classes):
+        return named
+    wanted = f"kind=class, each kind once, of kinds {', '.join(kinds)} and classes {', '.join(classes)}"
+    return Fault("--priorities", wanted, repr(text)[:GOT_CHARS_MAX])
 
 
 def _loads(text: str) -> tuple[float, ...] | list[Fault]:
@@ -149,13 +153,3 @@ def _loads(text: str) -> tuple[float, ...] | list[Fault]:
         return loads
     wanted = f"different shares of the capacity, {LOAD_MIN:g} to {LOAD_MAX:g}, as 0.6,0.75"
     return [Fault("--load", wanted, text[:GOT_CHARS_MAX])]
-
-
-def _seconds(option: str, text: str, least: float, most: float) -> float | Fault:
-    try:
-        value = settingtypes.seconds(text)
-    except ValueError:
-        value = math.nan
-    if least <= value <= most:
-        return value
-    return Fault(option, f"{least:g} to {most:g} seconds, as 500ms, 2s, 0.1m or 0.5", text[:GOT_CHARS_MAX])

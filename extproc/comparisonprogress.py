@@ -1,77 +1,31 @@
-"""How much there is to compare, how far it is, and how long it may still take: for whoever waits."""
+"""How much there is to compare, and how far it is: for whoever waits."""
 
 import time
 from collections.abc import Callable
 from typing import Final
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from extproc import runprogress
+from extproc.runprogress import counted
 from extproc.sim import comparison as comparisons
 from extproc.sim.compared import Compared
 from extproc.sim.comparison import CAPACITY, Comparison
 
-TOLD_S_MIN: Final = 60.0
-"""What takes longer is told in a line of its own as soon as it is known; and again after so long, without a bar."""
 MEASURING: Final = "measuring what the fleet can carry, once for each seed …"
 
 
 def run(comparison: Comparison, jobs: int, console: Console, clock: Callable[[], float] = time.monotonic) -> Compared:
     """Compare; say before it how many runs there are, and show on a terminal a bar."""
     console.print(_announced(comparison, jobs), highlight=False, soft_wrap=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
-    with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task("", left="")
-        pace = _Pace(jobs, clock)
-        told_s = clock()
+    with runprogress.told(console, jobs, clock) as told:
 
         def tell(what: str, done: int, of: int) -> None:
-            nonlocal told_s
             if what == CAPACITY and not done:
                 console.print(MEASURING)
-            left_s = pace.left_s(what, done, of)
-            left = "" if left_s is None else f"about {duration(left_s)} to go"
-            # Before the first is done nobody knows how far it is: the bar moves, and stands for nothing.
-            progress.update(bar, description=what, completed=done, total=of if done else None, left=left)
-            first = done == 1 and left_s is not None and left_s >= TOLD_S_MIN
-            again = not console.is_terminal and clock() - told_s >= TOLD_S_MIN
-            if first or (0 < done < of and again):
-                told_s = clock()
-                console.print(f"{what}: {done} of {of} done, {left}", highlight=False, soft_wrap=True)
+            told(what, done, of)
 
         return comparisons.compare(comparison, jobs, tell)
-
-
-class _Pace:
-    """What is left takes as long each as what is done, so many at a time. The first ones come from all processes."""
-
-    def __init__(self, jobs: int, clock: Callable[[], float]) -> None:
-        self._jobs = jobs
-        self._clock = clock
-        self._what = ""
-        self._begun_s = 0.0
-
-    def left_s(self, what: str, done: int, of: int) -> float | None:
-        """`None` before the first is done."""
-        if what != self._what:
-            self._what, self._begun_s = what, self._clock()
-        if not done:
-            return None
-        return (self._clock() - self._begun_s) / max(done, min(self._jobs, of)) * (of - done)
-
-
-def duration(seconds: float) -> str:
-    """Roughly: `40 s`, `12 min`, `7.5 h`."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 6000:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
-
-
-def counted(number: int, what: str) -> str:
-    """As `1 run` and `2,000 runs`."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _announced(comparison: Comparison, jobs: int) -> str:

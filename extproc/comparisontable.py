@@ -47,8 +47,27 @@ def tables(compared: Compared, width: int) -> Group:
         for columns in [fared, how] if _fits(_broken(names), fared, width) else [fared + how]:
             parts += _side_by_side(names, columns, width)
         parts += _nodes(rows[0])
+        parts += _classes(rows, width)
         parts += _never(compared, load, len(rows))
     return Group(*parts)
+
+
+def _classes(rows: Sequence[Row], width: int) -> Iterator[RenderableType]:
+    """How each class fared, where there are any."""
+    each = [(row.strategy, name, one) for row in rows for name, one in row.classes.items() if one.requests]
+    if each:
+        columns = [
+            ("class", [name for _, name, _ in each]),
+            ("requests", [f"{one.requests:.0f}" for *_, one in each]),
+            ("ngood", [_shown(one.ngood, 3) for *_, one in each]),
+            ("refused", [f"{one.refused:.0f}" for *_, one in each]),
+            ("ngood of the rest", [_shown(one.ngood_accepted, 3) for *_, one in each]),
+            ("TTFT p50 s", [_shown(one.ttft_p50_s) for *_, one in each]),
+            ("TTFT p90 s", [_shown(one.ttft_p90_s) for *_, one in each]),
+            ("TTFT p99 s", [_shown(one.ttft_p99_s) for *_, one in each]),
+            ("queued p90 s", [_shown(one.queued_p90_s) for *_, one in each]),
+        ]
+        yield from _side_by_side([name for name, *_ in each], columns, width)
 
 
 def _side_by_side(names: Sequence[str], columns: Sequence[_Column], width: int) -> Iterator[RenderableType]:
@@ -118,13 +137,16 @@ def _fared(rows: Sequence[Row]) -> list[_Column]:
 
 
 def _how(rows: Sequence[Row]) -> list[_Column]:
-    return [
+    columns = [
         ("preempted", [f"{row.preemptions:.0f}" for row in rows]),
         ("hits %", [f"{row.prefix_hits * 100:.1f}" for row in rows]),
         ("refused", [f"{row.refused:.0f}" for row in rows]),
         ("failed", [f"{row.failed:.0f}" for row in rows]),
         ("% of the requests for each node", [_shares(row) for row in rows]),
     ]
+    if any(row.refused for row in rows):
+        columns.insert(3, ("ngood of the rest", [_shown(row.ngood_accepted, 3) for row in rows]))
+    return columns
 
 
 def _shares(row: Row) -> str:

@@ -43,9 +43,14 @@ class Listen(BaseModel):
     admin: AnyAddress = TcpAddress("127.0.0.1", 9090)
     """HTTP for operators: health, metrics, nodes, decisions. It has no login: keep it on a trusted network."""
 
-    @field_validator("agents", "admin")
+    scaler: AnyAddress | None = None
+    """gRPC for KEDA, an external scaler: how many nodes a model needs. It has no login either. `None`: not served."""
+
+    @field_validator("agents", "admin", "scaler")
     @classmethod
-    def _of_its_own(cls, listen: Address, info: ValidationInfo) -> Address:
+    def _of_its_own(cls, listen: Address | None, info: ValidationInfo) -> Address | None:
+        if listen is None:
+            return None
         taken = [name for name, other in info.data.items() if other == listen and not _any_port(other)]
         if taken:
             msg = f"an address of its own, not that of {taken[0]}"
@@ -148,6 +153,16 @@ class Config(BalancerSettings):
             return policies
         named = {"default": RoutingPolicy()} | policies
         return {name: _named(name, policy) for name, policy in named.items()}
+
+    @field_validator("policies")
+    @classmethod
+    def _of_known_classes(cls, policies: dict[str, RoutingPolicy], info: ValidationInfo) -> dict[str, RoutingPolicy]:
+        classes = info.data.get("classes")
+        for name, policy in policies.items():
+            if classes is not None and policy.priority is not None and policy.priority not in classes:
+                msg = f"for priority of {name} one of {_listed(classes)}, not {policy.priority}"
+                raise ValueError(msg)
+        return policies
 
     @field_validator("default_policy")
     @classmethod

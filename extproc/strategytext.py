@@ -10,8 +10,16 @@ from extproc.core.settings import GOT_CHARS_MAX, Fault
 
 OPTION: Final = "--strategy"
 """Where the faults stand."""
-SETTINGS: Final = tuple(sorted(set(RoutingPolicy.model_fields) - {"name", "strategy", "weights", "limits"}))
-"""What can be set beside the name; weights and limits are mappings, for which there are files."""
+SETTINGS: Final = (
+    "crowding_weight",
+    "first_token_weight",
+    "leave_after_first_token",
+    "output_token_weight",
+    "ttft_s",
+    "wait_fraction",
+)
+"""What can be set beside the name; for mappings there are files, and requests that are simulated or recorded have
+neither headers nor aliases."""
 
 
 def policy_of(text: str, base: Mapping[str, Any], *others: str) -> RoutingPolicy | list[Fault]:

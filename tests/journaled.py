@@ -9,11 +9,15 @@ from hypothesis.strategies import SearchStrategy
 from msgspec.structs import replace
 
 from extproc.config import Config, JournalSettings
+from extproc.core.admissionsettings import PriorityClass, Quota
+from extproc.core.aliases import Frozen
 from extproc.core.balancer import Balancer
 from extproc.core.cost import STRATEGIES
+from extproc.core.decision import Decision
 from extproc.core.outcome import Answered, Ending
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import InferenceRequest, TokenCount
+from extproc.core.room import Limits
 from extproc.core.settings import EjectionSettings, PrefixSettings
 from extproc.core.snapshot import NodeLeft, NodeReported, NodeState, ServedModel
 from extproc.journal.balancer import JournaledBalancer, balancer, close
@@ -27,8 +31,27 @@ MODEL_LISTS = (
     (),
     None,
 )
-POLICIES = [RoutingPolicy(name=name, strategy=name) for name in STRATEGIES]
+POLICIES = [
+    *(RoutingPolicy(name=name, strategy=name) for name in STRATEGIES),
+    RoutingPolicy(name="small", limits=Limits(requests_waiting_max=1, kv_blocks_required=True)),
+    RoutingPolicy(
+        name="small-or-other", limits=Limits(requests_waiting_max=1), fallback_models=Frozen({MODEL: "adapter"})
+    ),
+    RoutingPolicy(name="soon", ttft_s=0.1),
+]
+CLASSES = {
+    "high": PriorityClass(queue_ms_max=5000, reserved_share=0.2),
+    "standard": PriorityClass(queue_ms_max=1000, queue_requests_max=4, queue_bytes_max=2000),
+    "at-once": PriorityClass(),
+    "low": PriorityClass(queue_ms_max=600_000),
+}
+"""In an order that is not the alphabet's."""
 TEXTS = st.sampled_from(["", "x", "é\n\x1b", '"\\'])
+QUOTAS = (
+    Quota(tenant="alice", tokens_per_minute=30_000),
+    Quota(tenant="", model=MODEL, request_tokens_max=9500),
+    Quota(tokens_per_minute=100_000, concurrent_tokens=20_000),
+)
 
 Call = tuple[str, dict[str, Any]]
 
@@ -52,7 +75,7 @@ _REPORT = _call(
     kv_blocks_total=st.sampled_from([10, 1000, 1000]),
     pending_prefills=_counts(3),
     requests_running=st.sampled_from([None, 0, 0, 5]),
-    requests_waiting=st.sampled_from([None, 0, 0, 3]),
+    requests_waiting=st.sampled_from([None, 0, 3, 100]),
     decode_ms_per_token=st.none() | st.floats(0, 100),
     prefill_tokens_total=_counts(100_000),
     prefill_seconds_total=st.floats(0, 100),
@@ -67,12 +90,18 @@ _ROUTE = _call(
     tokens=st.integers(0, 9000),
     chain=st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 3)),
     policy=st.sampled_from(POLICIES),
-    model=st.sampled_from([MODEL, MODEL, MODEL, "adapter", "nobody's"]),
+    model=st.sampled_from([MODEL, MODEL, MODEL, MODEL, "adapter", "nobody's"]),
     exact=st.booleans(),
     sequences=st.integers(1, 3),
     output_tokens_max=st.sampled_from([None, 0, 100]),
     trace_id=TEXTS,
+    priority=st.sampled_from(["", *CLASSES, "nobody's"]),
+    tenant=st.sampled_from(["", "alice", "bob", "carol"]),
+    body_bytes=st.integers(0, 1500),
+    model_fixed=st.booleans(),
 )
+_ADMIT = _call("admit", calls=st.sampled_from([1, 1, 2]))
+_WAIT = _call("wait", seconds=st.sampled_from([0.01, 0.3, 1.5, 7.0, 700.0]))
 _WHICH = st.integers(0, 8)
 _REST = st.one_of(
     _call("uninspected", trace_id=TEXTS),
@@ -88,19 +117,39 @@ _REST = st.one_of(
         model=st.sampled_from([None, MODEL]),
         output_tokens=_counts(500),
         over=st.booleans(),
+        used_tokens=_counts(20_000),
     ),
     _call("left", node=st.sampled_from(NODES), boot_id=st.sampled_from(["boot-1", "boot-2"])),
     _call("tick"),
     _call("settle"),
-    _call("wait", seconds=st.sampled_from([0.01, 0.3, 1.5, 7.0, 700.0])),
+    _call("drain"),
+    _WAIT,
 )
-LIVES = st.lists(_REPORT | _ROUTE | _ROUTE | _REST, min_size=1, max_size=50)
-"""What may happen to a balancer; often enough its nodes are there."""
+FLEET: list[Call] = [("report", {"node": node_id}) for node_id in NODES]
+"""All nodes are ready."""
+FULL: list[Call] = [("report", {"node": node_id, "requests_waiting": 100}) for node_id in NODES]
+"""None has room."""
+OTHER_FREE: list[Call] = [
+    *FULL[:2],
+    ("report", {"node": NODES[2], "models": (ServedModel("adapter"),), "adapter_slots_free": 1}),
+]
+"""Only the fallback model has room."""
+_SCENES = st.one_of(
+    st.lists(_REPORT | _ROUTE | _ROUTE | _ADMIT | _REST, min_size=1, max_size=6),
+    st.sampled_from([FLEET, FULL, FULL[:2], OTHER_FREE]),
+    st.tuples(*[_REPORT] * 3).map(list),
+    st.lists(_ROUTE, min_size=2, max_size=5).map(lambda routes: [*FULL, *routes]),
+    _ADMIT.map(lambda call: [*FLEET, call]),
+    st.tuples(_WAIT, _ADMIT).map(list),
+)
+LIVES = st.lists(_SCENES, min_size=1, max_size=10).map(lambda scenes: [call for scene in scenes for call in scene])
+"""What may happen to a balancer; often enough its nodes are there, or full."""
 
 
-def live(one: Balancer, life: Iterable[Call], name: str = "r") -> None:
-    """Make these calls, at times that begin after the start. Request ids are the name and a number from 1."""
+def live(one: Balancer, life: Iterable[Call], name: str = "r") -> list[Decision]:
+    """Make these calls, at times that begin after the start; all decisions. Request ids are the name and a number."""
     now_s = START_S + 60
+    decisions: list[Decision] = []
     sent: list[InferenceRequest] = []
     for number, (call, values) in enumerate(life):
         arguments = dict(values)
@@ -118,9 +167,14 @@ def live(one: Balancer, life: Iterable[Call], name: str = "r") -> None:
                 blocks = [2**64 - 1 - chain * 1000 - place for place in range(shared)]
                 blocks += [number * 1000 + place for place in range(own)]
                 sent.append(request(f"{name}{len(sent) + 1}", prompt_blocks=tuple(blocks), **arguments))
-                one.route(sent[-1], policy, now_s)
+                decisions.append(one.route(sent[-1], policy, now_s))
             case "uninspected":
-                one.route_uninspected(f"u{number}", arguments["trace_id"], now_s)
+                decisions.append(one.route_uninspected(f"u{number}", arguments["trace_id"], now_s))
+            case "admit":
+                for _ in range(arguments["calls"]):
+                    decisions += one.admit(now_s)
+            case "drain":
+                decisions += one.drain(now_s)
             case "recount":
                 known = next((asked for asked in sent if asked.request_id == which), None)
                 if known is not None:
@@ -141,16 +195,19 @@ def live(one: Balancer, life: Iterable[Call], name: str = "r") -> None:
                 now_s += arguments["seconds"]
             case _:
                 raise AssertionError(call)
-
-
-FLEET: list[Call] = [("report", {"node": node_id}) for node_id in NODES]
-"""All nodes are ready."""
+    return decisions
 
 
 def routes(count: int, **changes: Any) -> list[Call]:
     """So many requests alike, each over before the next but two."""
     route = {"tokens": 500, "chain": (0, 5, 1), "policy": RoutingPolicy()} | changes
     return [call for _ in range(count) for call in (("route", route), ("finish", {"which": 2}))]
+
+
+def asks(count: int, **changes: Any) -> list[Call]:
+    """So many requests that stay, of a class that may wait for long."""
+    route = {"tokens": 500, "chain": (0, 5, 1), "policy": RoutingPolicy(), "priority": "low"} | changes
+    return [("route", route)] * count
 
 
 def config(path: Path | None, **journal: Any) -> Config:
@@ -161,6 +218,9 @@ def config(path: Path | None, **journal: Any) -> Config:
         prefix=PrefixSettings(index_bytes_max=256 * 100, node_tokens=64 * 60),
         ejection=EjectionSettings(share_max=1),
         candidates_kept_max=2,
+        classes=CLASSES,
+        quotas=QUOTAS,
+        quota_buckets_max=3,
     )
 
 
@@ -174,8 +234,9 @@ def journaled(path: Path, **journal: Any) -> JournaledBalancer:
     return one
 
 
-def write(path: Path, life: Iterable[Call], **journal: Any) -> None:
-    """A journal of one life."""
+def write(path: Path, life: Iterable[Call], **journal: Any) -> list[Decision]:
+    """A journal of one life; its decisions."""
     one = journaled(path, **journal)
-    live(one, life)
+    decisions = live(one, life)
     close(one)
+    return decisions

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from extproc import cli, comparing
+from extproc.core.settings import BalancerSettings
 from extproc.sim.compared import Row
 from extproc.sim.comparison import Comparison
 from extproc.strategytext import SETTINGS
@@ -117,6 +118,66 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     ]
 
 
+def test_kinds_of_requests_get_classes_of_the_configuration(tmp_path: Path) -> None:
+    found = comparing.understood(**OPTIONS, priorities="code=batch,chat=interactive")
+    assert isinstance(found, Comparison)
+    assert found.priorities == {"code": "batch", "chat": "interactive"}
+    assert found.settings == BalancerSettings()
+    config = tmp_path / "extproc.yaml"
+    config.write_text(
+        "{classes: [{name: fast}, {name: slow, queue_ms_max: 7}], default_class: fast, rates: {output_tokens: 9}}"
+    )
+    found = comparing.understood(**OPTIONS, priorities="code=slow", config=config)
+    assert isinstance(found, Comparison)
+    assert type(found.settings) is BalancerSettings
+    assert found.settings.classes["slow"].queue_ms_max == 7
+    assert (found.settings.default_class, found.settings.rates.output_tokens) == ("fast", 9)
+    without = comparing.understood(**OPTIONS)
+    assert isinstance(without, Comparison)
+    assert without.priorities == {}
+
+
+@pytest.mark.parametrize(
+    "priorities",
+    ["", "code", "code=", "=batch", "code=unheard-of", "document=batch", "code=batch,code=batch", "code=batch,"],
+)
+def test_priorities_name_kinds_of_the_trace_and_known_classes(priorities: str) -> None:
+    wanted = "kind=class, each kind once, of kinds chat, code and classes interactive, standard, batch"
+    assert faults_of(priorities=priorities) == [f"--priorities: wanted {wanted}, got {priorities!r}"]
+
+
+@pytest.mark.parametrize(
+    ("trace", "kind"),
+    [("generated:agents", "agent"), ("generated:heavy", "document"), ("azure.csv", "azure"), ("mooncake", "mooncake")],
+)
+def test_a_trace_has_kinds_of_its_own(tmp_path: Path, trace: str, kind: str) -> None:
+    (tmp_path / "azure.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n0,100,5\n")
+    (tmp_path / "mooncake").write_text('{"timestamp": 0, "input_length": 5, "output_length": 5}\n')
+    file = trace if ":" in trace else str(tmp_path / trace)
+    assert faults_of(trace=file, priorities=f"{kind}=batch") == []
+    (told,) = faults_of(trace=file, priorities="code=batch")
+    assert f"of kinds {'chat, ' if kind == 'document' else ''}{kind} and classes" in told
+
+
+def test_faults_of_a_configuration_are_told_with_its_file_and_no_class_is_looked_up_in_it(tmp_path: Path) -> None:
+    config = tmp_path / "extproc.yaml"
+    config.write_text("classes: {a b: {}}")
+    told = faults_of(config=config, priorities="code=batch")
+    assert told
+    assert all(one.startswith(f"{config}: ") for one in told)
+
+
+def test_the_command_prints_figures_of_classes() -> None:
+    options = ("--strategy", "random:ttft_s=2", "--load", "1.1", "--priorities", "chat=batch")
+    result = simulate(*options)
+    assert result.exit_code == 0, result.output
+    assert "batch" in result.stdout
+    told = json.loads(simulate(*options, "--json").stdout)
+    assert told["rows"][0]["classes"]["batch"]["requests"] == 40
+    assert told["settings"]["priorities"] == {"chat": "batch"}
+    assert told["settings"]["classes"]["batch"]["queue_ms_max"] == 30_000
+
+
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -154,7 +215,7 @@ def test_the_same_command_prints_the_same() -> None:
     assert simulate("--seeds", "2", "--json").stdout == simulate("--seeds", "2", "--json").stdout
 
 
-@pytest.mark.parametrize("option", ["--trace", "--nodes", "--policy", "--profile"])
+@pytest.mark.parametrize("option", ["--trace", "--nodes", "--policy", "--profile", "--config"])
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
 def test_what_is_no_regular_file_is_refused_and_not_waited_for(tmp_path: Path, option: str, kind: str) -> None:
     file = tmp_path / "file"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from extproc import comparisonprogress
+from extproc import comparisonprogress, runprogress
 from extproc.sim import comparison as comparisons
 from extproc.sim.compared import Compared
 from extproc.sim.comparison import Comparison, Contender
@@ -72,12 +72,12 @@ def test_short_work_is_not_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_is_not_spoken_of_as_several() -> None:
-    assert comparisonprogress.counted(1, "run") == "1 run"
-    assert comparisonprogress.counted(2000, "run") == "2,000 runs"
+    assert runprogress.counted(1, "run") == "1 run"
+    assert runprogress.counted(2000, "run") == "2,000 runs"
 
 
 @pytest.mark.parametrize(
     ("seconds", "said"), [(0.4, "0 s"), (99.4, "99 s"), (100, "2 min"), (5999, "100 min"), (6000, "1.7 h")]
 )
 def test_durations_are_rough(seconds: float, said: str) -> None:
-    assert comparisonprogress.duration(seconds) == said
+    assert runprogress.duration(seconds) == said

@@ -2,10 +2,11 @@ import re
 from io import StringIO
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from extproc import comparisontable
-from extproc.sim.compared import Compared, Missed, Row
+from extproc.sim.compared import ClassRow, Compared, Missed, Row
 from tests.comparisonrows import compared, row
 
 NAMES = (
@@ -97,6 +98,46 @@ def test_absent_figures_are_shown_as_absent_and_many_nodes_as_a_range() -> None:
     assert "0.0 to 20.0" in shown
     assert "25.0 75.0" in shown
     assert "x" * 60 in shown
+
+
+def class_row(place: int) -> ClassRow:
+    figures = [place * 100 + step + 0.25 for step in range(4)]
+    return ClassRow(
+        requests=place * 1000,
+        refused=place * 10 + 7,
+        ngood=place / 7,
+        ngood_accepted=place / 6.5,
+        ttft_p50_s=figures[0],
+        ttft_p90_s=figures[1],
+        ttft_p99_s=figures[2],
+        queued_p90_s=figures[3],
+    )
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_each_class_that_has_requests_has_a_line_with_all_its_figures(width: int) -> None:
+    nobody = structs.replace(class_row(0), ngood=None)
+    rows = [
+        row(name, classes={"high": class_row(2 * place + 1), "nobody": nobody, "low": class_row(2 * place + 2)})
+        for place, name in enumerate(("random", "lmetric"))
+    ]
+    shown = printed(compared(*rows), width)
+    words = shown.split()
+    assert max(map(len, shown.splitlines())) <= width
+    assert "nobody" not in words
+    for place in range(1, 5):
+        one = class_row(place)
+        for figure in (f"{one.requests:.0f}", f"{one.refused:.0f}", f"{one.ngood:.3f}", f"{one.ngood_accepted:.3f}"):
+            assert figure in words, figure
+        for seconds in (one.ttft_p50_s, one.ttft_p90_s, one.ttft_p99_s, one.queued_p90_s):
+            assert f"{seconds:.2f}" in words, seconds
+
+
+def test_what_was_not_refused_has_a_figure_where_something_was() -> None:
+    assert "rest" not in printed(compared(row("random", ngood_accepted=0.123)), 140)
+    shown = printed(compared(row("random", ngood_accepted=0.123, refused=1), row("lmetric")), 140)
+    assert "rest" in shown
+    assert "0.123" in shown.split()
 
 
 def test_one_seed_has_no_spread() -> None:

@@ -42,7 +42,10 @@ def test_the_documented_example_names_every_key(tmp_path: Path) -> None:
                 absent += missing(field.annotation, mapping[name], f"{path}{name}.")
             for argument in get_args(field.annotation):
                 if isinstance(argument, type) and issubclass(argument, BaseModel):
-                    for key, entry in mapping.get(name, {}).items():
+                    entries = mapping.get(name) or {}
+                    if isinstance(entries, list):  # the first one has them all
+                        entries = {entries[0]["name"]: entries[0]}
+                    for key, entry in entries.items():
                         absent += missing(argument, entry, f"{path}{name}.{key}.")
         return absent
 

@@ -40,6 +40,8 @@ class Outcome:
     """When the answer was whole, or was given up."""
     failure: str
     """Empty: a whole answer. Else `503` or another status, `cut`, `timeout`, or `refused` for a connection."""
+    retry_after_s: int | None = None
+    """What a refused client was told to wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class _Call(asyncio.Protocol):
         self._in_head = True
         self._status = 0
         self._engine = ""
+        self._retry_after_s: int | None = None
         self._first_token_s: float | None = None
         self._failure: str | None = None
         self.heard_s = due_s
@@ -119,7 +122,10 @@ class _Call(asyncio.Protocol):
             return False
         lines = self._received[:end].decode("latin-1").lower().split("\r\n")
         self._status = int(lines[0].split(" ")[1])
-        self._engine = next((line.partition(":")[2].strip() for line in lines if line.startswith("x-engine:")), "")
+        headers = {name: value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
+        self._engine = headers.get("x-engine", "")
+        if (retry_after := headers.get("retry-after", "")).isdecimal():
+            self._retry_after_s = int(retry_after)
         del self._received[: end + len(_HEAD_END)]
         self._in_head = False
         return True
@@ -139,6 +145,7 @@ class _Call(asyncio.Protocol):
                 self._first_token_s,
                 now_s - self._due_s,
                 failure,
+                self._retry_after_s,
             )
         )
 

@@ -14,7 +14,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench.engines import curve, runs, tables
 from bench.engines.curve import Point
 from bench.engines.runs import Run
-from bench.engines.scenarios import BASELINE, DEFAULT, DEFAULT_FAULTS, MIXED, Scenario, Variant, variant
+from bench.engines.scenarios import (
+    BASELINE,
+    DEFAULT,
+    DEFAULT_FAULTS,
+    DEFAULT_OVERLOAD,
+    MIXED,
+    Scenario,
+    Variant,
+    variant,
+)
 from bench.grid import Grid
 from bench.machine import machine
 
@@ -43,7 +52,9 @@ class Plan:
 
     def variants(self, scenario: Scenario) -> list[Variant]:
         """Who competes; ROUND_ROBIN always does, for the others are compared with it."""
-        default = DEFAULT if scenario.failing is None else DEFAULT_FAULTS
+        default: Sequence[str] = DEFAULT if scenario.failing is None else DEFAULT_FAULTS
+        if scenario.ttft_s is not None:
+            default = DEFAULT_OVERLOAD
         named = [variant(name) for name in self.strategies or default]
         return named if BASELINE in named else [*named, BASELINE]
 
@@ -55,7 +66,10 @@ class Plan:
     @property
     def seconds(self) -> float:
         """How long it takes, about."""
-        each = [self.requests / one.rate_per_s * len(self.variants(one)) * self.repetitions for one in self.scenarios]
+        each = [
+            one.requests(self.requests) / one.rate_per_s * len(self.variants(one)) * self.repetitions
+            for one in self.scenarios
+        ]
         node = MIXED.nodes[-1]
         alone = [self.requests * curve.REQUESTS_SHARE / (load * MIXED.capacity_per_s(node)) for load in self.loads]
         return sum(each) + sum(alone) + self.runs * _OVERHEAD_S
@@ -124,9 +138,11 @@ async def carry_out(plan: Plan, console: Console) -> Found:
                         found.runs.append(runs.run_of(scenario, one, repetition, seed, asked, seen))
             own = [run for run in found.runs if run.scenario == scenario.name]
             own.sort(key=lambda run: [one.name for one in variants].index(run.variant))
-            failures = [tables.of_failures(scenario, own)] if scenario.failing is not None else []
+            first = [tables.of_failures(scenario, own)] if scenario.failing is not None else []
+            if scenario.ttft_s is not None:
+                first.append(tables.of_admission(scenario, scenario.ttft_s, own))
             show(
-                *failures,
+                *first,
                 tables.of_clients(scenario, own),
                 tables.of_engines(scenario, own),
                 tables.of_machines(scenario, own),

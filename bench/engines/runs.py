@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
@@ -50,6 +51,21 @@ class Failures(Struct, frozen=True):
     """How long after its beginning the last request was sent that failed; `None`: none was sent after it."""
 
 
+class Admission(Struct, frozen=True):
+    """What became of requests that were more than the engines can carry."""
+
+    accepted: int
+    """Those that were not answered 429."""
+    in_time: int
+    """Of those, how many had their first token within the objective, and a whole answer."""
+    unanswered: int
+    """Who saw no end of an answer: cut off, timed out, or not even connected."""
+    refused_ms: tuple[float | None, float | None, float | None]
+    """How long the others waited for their 429: median, p99, the longest."""
+    retry_after_s: tuple[int, int] | None
+    """What they were told to wait, from and to; `None`: nothing."""
+
+
 class Run(Struct, frozen=True):
     """What is kept of one run."""
 
@@ -69,6 +85,8 @@ class Run(Struct, frozen=True):
     """How late the client sent its requests."""
     cores: Mapping[str, float]
     """Busy processors by group, see `cpu.py`."""
+    admission: Admission | None = None
+    """Where the scenario has an objective."""
 
     def value(self, measure_name: str) -> float | None:
         """One of its own or its measures' figures, by name."""
@@ -151,6 +169,20 @@ def run_of(scenario: Scenario, variant: Variant, repetition: int, seed: int, ask
         failures=_failures(asked, seen),
         late_p99_s=percentile(sorted(outcome.late_s for outcome in seen.outcomes), 99) or 0.0,
         cores=seen.cores,
+        admission=None if scenario.ttft_s is None else _admission(seen.outcomes, scenario.ttft_s),
+    )
+
+
+def _admission(outcomes: Sequence[Outcome], ttft_s: float) -> Admission:
+    refused = [outcome for outcome in outcomes if outcome.status == HTTPStatus.TOO_MANY_REQUESTS]
+    waits_ms = sorted((outcome.ended_s - outcome.late_s) * 1000 for outcome in refused)
+    told_s = [outcome.retry_after_s for outcome in refused if outcome.retry_after_s is not None]
+    return Admission(
+        accepted=len(outcomes) - len(refused),
+        in_time=sum(not one.failure and (one.first_token_s or 0.0) <= ttft_s for one in outcomes),
+        unanswered=sum(one.failure in ("cut", "timeout", "refused") for one in outcomes),
+        refused_ms=(percentile(waits_ms, 50), percentile(waits_ms, 99), waits_ms[-1] if waits_ms else None),
+        retry_after_s=(min(told_s), max(told_s)) if told_s else None,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Final
 from bench.engines import workloads
 from bench.engines.model import capacity_per_s
 from bench.engines.workloads import Shape, Timed
+from extproc import strategytext
 from extproc.core.cost import STRATEGIES
 from extproc.core.policy import RoutingPolicy
 from extproc.sim.emulatorsettings import EmulatorSettings
@@ -79,6 +80,10 @@ class Scenario:
     """Measures whose ratio to ROUND_ROBIN shall be at most so much, for the default strategy."""
     failing: Failing | None = None
     patience_s: float = PATIENCE_S
+    seconds: float | None = None
+    """For how long requests come; `None`: until there have been as many as a run is asked for."""
+    ttft_s: float | None = None
+    """An objective for the first token: what the answers' table is about."""
 
     @property
     def rate_per_s(self) -> float:
@@ -91,7 +96,11 @@ class Scenario:
 
     def asked(self, requests: int, seed: int) -> list[Timed]:
         """The requests of one repetition."""
-        return workloads.timed(self.shape, requests, self.rate_per_s, seed, self.bursts)
+        return workloads.timed(self.shape, self.requests(requests), self.rate_per_s, seed, self.bursts)
+
+    def requests(self, wanted: int) -> int:
+        """How many a run has."""
+        return wanted if self.seconds is None else round(self.rate_per_s * self.seconds)
 
 
 @cache
@@ -150,7 +159,34 @@ FAULTS: Final = tuple(
         (Failing(FailureKind.SLOW, factor=5.0), "one engine of four is five times slower"),
     )
 )
-SCENARIOS: Final = {"mixed": (MIXED,), "chats": (CHATS,), "unequal": (UNEQUAL,), "faults": FAULTS}
+OVERLOAD: Final = (
+    Scenario(
+        "overload",
+        "the requests of mixed without bursts, a tenth more than the engines can carry, for a minute",
+        _EQUAL,
+        workloads.MIXED,
+        load=1.1,
+        seconds=60.0,
+        ttft_s=2.0,
+    ),
+    Scenario(
+        "overload-burst",
+        "the requests of mixed, and in 5 s of every 30 four times as many",
+        _EQUAL,
+        workloads.MIXED,
+        load=0.75,
+        bursts=Bursts(factor=4.0, lasting_s=5.0, every_s=30.0),
+        seconds=60.0,
+        ttft_s=2.0,
+    ),
+)
+SCENARIOS: Final = {
+    "mixed": (MIXED,),
+    "chats": (CHATS,),
+    "unequal": (UNEQUAL,),
+    "faults": FAULTS,
+    "overload": OVERLOAD,
+}
 """By the name that is asked for."""
 
 
@@ -183,11 +219,13 @@ ENVOYS: Final = {
     )
 }
 DEFAULT: Final = ("least-added-delay", "lmetric", "load-score", "ROUND_ROBIN", "LEAST_REQUEST", "RING_HASH")
+DEFAULT_OVERLOAD: Final = ("least-added-delay:ttft_s=2", "least-added-delay")
 DEFAULT_FAULTS: Final = ("least-added-delay", "ROUND_ROBIN", "ROUND_ROBIN+outliers")
 
 
 def variant(name: str) -> Variant:
-    """By the name of one of Envoy's or ours; `least-added-delay@4` is that strategy with w = 4. Raises ValueError."""
+    """By the name of one of Envoy's or ours; `least-added-delay@4` is that strategy with w = 4, and behind a colon
+    stand settings of a policy, as `extproc simulate` has them. Raises ValueError."""
     if name in ENVOYS:
         return ENVOYS[name]
     strategy, mark, weight = name.partition("@")
@@ -195,5 +233,9 @@ def variant(name: str) -> Variant:
         return Variant(name, RoutingPolicy(strategy=strategy))
     if strategy == "least-added-delay" and re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3})?", weight):
         return Variant(name, RoutingPolicy(strategy=strategy, first_token_weight=float(weight)))
-    msg = f"wanted one of {', '.join((*STRATEGIES, *ENVOYS))}, or least-added-delay@4; got {name!r}"
+    if ":" in name:
+        policy = strategytext.policy_of(name, {})
+        if isinstance(policy, RoutingPolicy):
+            return Variant(name, policy)
+    msg = f"wanted one of {', '.join((*STRATEGIES, *ENVOYS))}, least-added-delay@4 or :ttft_s=2; got {name!r}"
     raise ValueError(msg)

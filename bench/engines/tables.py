@@ -130,6 +130,33 @@ def of_failures(scenario: Scenario, runs: Sequence[Run]) -> Grid:
     return grid
 
 
+def of_admission(scenario: Scenario, ttft_s: float, runs: Sequence[Run]) -> Grid:
+    """Who was let in, whether they were served in time, and how the others were told."""
+    grid = Grid(
+        f"{scenario.name}: {scenario.about}; {runs[0].measures.requests} requests, {scenario.rate_per_s:.1f}/s",
+        (
+            *("", "accepted", f"of them first token in {ttft_s:g} s", "of all", "unanswered"),
+            *("429 after ms p50", "p99", "longest", "retry-after s"),
+        ),
+    )
+    for variant, own in _by_variant(runs).items():
+        told = [run.admission for run in own if run.admission is not None]
+        requests = own[0].measures.requests
+        waits = [one.retry_after_s for one in told if one.retry_after_s is not None]
+        grid.rows.append(
+            (
+                variant,
+                spread((one.accepted for one in told), 0),
+                spread((one.in_time / one.accepted for one in told if one.accepted), 3),
+                spread((one.in_time / requests for one in told), 3),
+                spread((one.unanswered for one in told), 0),
+                *(spread((one.refused_ms[place] for one in told), 0) for place in range(3)),
+                f"{min(least for least, _ in waits)}–{max(most for _, most in waits)}" if waits else NOTHING,
+            )
+        )
+    return grid
+
+
 def _middle(values: Iterable[float | None], digits: int = 2) -> str:
     known = [value for value in values if value is not None]
     return f"{median(known):.{digits}f}" if known else NOTHING

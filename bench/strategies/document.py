@@ -62,18 +62,18 @@ def _folded(grid: Grid) -> str:
     return f"<details><summary>{grid.title}</summary>\n\n{rest}\n\n</details>"
 
 
-def placed(document: str, text: str) -> str | None:
+def placed(document: str, text: str, begin_mark: str = BEGIN, end_mark: str = END) -> str | None:
     """The document with this text between the marks; `None` if it does not have both, once and in order.
 
     Of an empty document the text with the marks is all.
     """
     if not document:
-        document = f"{BEGIN}\n{END}\n"
-    before, begin, rest = document.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end) or BEGIN in rest or END in after:
+        document = f"{begin_mark}\n{end_mark}\n"
+    before, begin, rest = document.partition(begin_mark)
+    _, end, after = rest.partition(end_mark)
+    if not (begin and end) or begin_mark in rest or end_mark in after:
         return None
-    return f"{before}{BEGIN}\n{text}\n{END}{after}"
+    return f"{before}{begin_mark}\n{text}\n{end_mark}{after}"
 
 
 def _about(scope: Scope) -> str:

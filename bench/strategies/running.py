@@ -103,8 +103,8 @@ def together(cases: Sequence[Case], traces: Path | None) -> list[Figures]:
     trace = source(setting, traces)
     assert trace is not None, "it was at hand"
     healthy = PLANS[setting.nodes][1](NODES)
-    capacity = _capacity(trace, max(first.requests, REQUESTS_PER_NODE * NODES), first.seed, setting.nodes)
-    arrivals = _arrivals(trace, first.requests, first.seed)
+    capacity = capacity_of(trace, max(first.requests, REQUESTS_PER_NODE * NODES), first.seed, setting.nodes)
+    arrivals = arrivals_of(trace, first.requests, first.seed)
     return [Figures(case, capacity, _run(case, arrivals, capacity, healthy)) for case in cases]
 
 
@@ -132,12 +132,14 @@ def failing(healthy: FleetPlan, kind: FailureKind) -> FleetPlan:
 
 
 @lru_cache(maxsize=1)
-def _capacity(trace: str, requests: int, seed: int, nodes: str) -> float:
-    return capacity_per_s(_arrivals(trace, requests, seed), PLANS[nodes][1](NODES), StepCost())
+def capacity_of(trace: str, requests: int, seed: int, nodes: str) -> float:
+    """What a plan of `NODES` nodes serves of a trace, in requests per second; of the latest one it is remembered."""
+    return capacity_per_s(arrivals_of(trace, requests, seed), PLANS[nodes][1](NODES), StepCost())
 
 
 @lru_cache(maxsize=2)
-def _arrivals(trace: str, requests: int, seed: int) -> list[Arrival]:
+def arrivals_of(trace: str, requests: int, seed: int) -> list[Arrival]:
+    """Those of a trace that can be read; of the latest two they are remembered."""
     found = workloads.arrivals(trace, requests, seed)
     assert not isinstance(found, Fault), f"it was readable: {found}"
     return found

@@ -4,6 +4,7 @@ import click
 
 from extproc.cli.common import Commands
 from extproc.cli.offline import check, count, replay, simulate
+from extproc.cli.planning import plan
 from extproc.cli.running import agent, demo, emulate, serve
 
 
@@ -20,10 +21,11 @@ def main() -> None:
     What is wrong with a configuration:      extproc check extproc.yaml
     What an agent would report:              extproc agent … --print
     Strategies side by side, simulated:      extproc simulate --trace generated:heavy --load 0.6,0.75
+    How many nodes a trace needs:            extproc plan --trace azure.csv --ttft 2s --share 0.95
     What another policy would have chosen:   extproc replay extproc.journal --strategy round-robin
     An engine that needs no GPU:             extproc emulate --listen 127.0.0.1:8000
     """
 
 
-for _command in (serve, check, count, agent, demo, emulate, simulate, replay):
+for _command in (serve, check, count, agent, demo, emulate, simulate, plan, replay):
     main.add_command(_command)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("file", type=CONFIG_FILE)
-def check(file: Path) -> None:
+@click.option("--envoy", "bootstraps", type=CONFIG_FILE, multiple=True, help="Envoy's bootstrap. May be repeated.")
+def check(file: Path, bootstraps: tuple[Path, ...]) -> None:
     """Say what is wrong with a configuration of serve.
 
     \b
@@ -26,10 +27,15 @@ def check(file: Path) -> None:
       $ extproc check extproc.yaml
       listen.admin: wanted host:port, [ipv6]:port or unix:/path, got 9090
 
+    \b
+    With --envoy also whether Envoy lets requests wait as long as the file's classes allow:
+      $ extproc check extproc.yaml --envoy envoy/bootstrap.yaml
+    Only timeouts are looked at, and only what the bootstrap itself says, not what Envoy is told by xDS.
+
     Tokenizer files are loaded as serve would load them, and the journal's file is tried; nothing is written, and
     nothing listened at.
     """
-    from extproc import config
+    from extproc import config, envoytimeouts
     from extproc.journal import place
     from extproc.ops import logs
     from extproc.tokens.loading import load
@@ -40,6 +46,9 @@ def check(file: Path) -> None:
     logs.configure(logs.LogFormat.AUTO, "error")
     journal = settings.journal.path
     faults = [] if journal is None or (fault := place.fault_of(journal)) is None else [fault]
+    hold = envoytimeouts.longest_hold(settings.classes, settings.tokens.token_budget_ms)
+    for bootstrap in bootstraps:
+        faults += envoytimeouts.faults_in_file(bootstrap, hold, settings.listen.extproc)
     tokenizers = load(settings.tokens)
     if isinstance(tokenizers, list):
         refuse(tokenizers + faults)
@@ -128,6 +137,8 @@ def count(tokenizer: Path, chat: bool, chat_template: Path | None, as_json: bool
 )
 @click.option("--delay", default="1ms", show_default=True, help="One way, between routers and nodes.")
 @click.option("--policy", type=CONFIG_FILE, help="A YAML file with the other settings of all policies.")
+@click.option("--config", type=CONFIG_FILE, help="A configuration of serve: its classes, rates, limits of nodes.")
+@click.option("--priorities", help="Classes of kinds of requests, as chat=interactive,code=batch.")
 @click.option("--profile", type=CONFIG_FILE, help="A YAML file with the times of an engine's steps.")
 @click.option("--jobs", type=click.IntRange(1, 256), help="Processes.  [default: one for each CPU]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -140,6 +151,11 @@ def simulate(jobs: int | None, as_json: bool, plot: Path | None, **options: Any)
       extproc simulate --trace generated:heavy --strategy round-robin,lmetric,least-added-delay
       extproc simulate --trace azure.csv --nodes fleet.yaml --load 0.6,0.75 --seeds 3 --routers 3
     Generated are conv, code, mix, heavy, agents and chats.
+
+    \b
+    Overloaded, without and with an objective for the first token; and with classes, some of which may wait:
+      extproc simulate --trace generated:mix --load 1.1 --strategy least-added-delay,least-added-delay:ttft_s=2
+      extproc simulate --trace generated:mix --load 1.1 --strategy least-added-delay:ttft_s=2 --priorities code=batch
 
     ngood is the share of requests with a TTFT under 2 s, or five times that of an idle engine, and a TPOT under 100 ms.
     """

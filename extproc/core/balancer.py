@@ -1,10 +1,11 @@
 """The centre: owns all that a decision rests on, and is what everything drives.
 
-    agents ──observe──►┐                       ┌──► Decision: Chosen | Refused | Unknown
+    agents ──observe──►┐                       ┌──► Decision: Chosen | Queued | Refused | Unknown
     gateway ──route───►│ Balancer ───decide───►│
-    gateway ──finish──►│  table, ledger, rates,└──► the ledger, in the same step
-    answers ─answered─►│  prefixes, ejections,
-    clock ────tick────►┘  fallback
+    gateway ──finish──►│  fleet state, queue,  └──► the ledger or the queue, in the same step
+    answers ─answered─►│  quotas, fallback
+    clock ────tick────►│
+    room ────admit────►└──────────────────────────► decisions about those who waited
 
 It is pure: time comes in as `now_s` (seconds on one monotonic clock), nothing is awaited, read or written. So
 choosing and counting are one step, and the same calls give the same decisions, in `serve`, in a simulation and when a
@@ -12,285 +13,284 @@ journal is replayed.
 """
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 
-from extproc.core import filters
-from extproc.core.answerlengths import AnswerLengths
-from extproc.core.decided import decision_of, serve, uninspected, would_serve
-from extproc.core.decision import Chosen, Decision, Outcome, Refusal, Refused, Unknown
-from extproc.core.ejection import Ejections
+from extproc.core.admission import WAITABLE, Admission
+from extproc.core.admissionqueue import Lane, Waiting
+from extproc.core.chooser import Chooser, Found
+from extproc.core.decided import Turn, decision_of, serve, uninspected
+from extproc.core.decision import Chosen, Decision, Outcome, Queued, Refused, Unknown
 from extproc.core.fallback import SmoothWeightedRoundRobin
-from extproc.core.learned import LearnedRates
-from extproc.core.ledger import Ledger
-from extproc.core.loads import idle, pending_prefills, unchanged
-from extproc.core.nodeledger import Reservation, Sample
-from extproc.core.outcome import Answered, Ending
+from extproc.core.filters import serving
+from extproc.core.fleetstate import FleetState
+from extproc.core.forecast import Forecast, ModelForecast
+from extproc.core.outcome import Answered
 from extproc.core.policy import RoutingPolicy
-from extproc.core.promptcaches import PromptCaches
+from extproc.core.quotas import Quotas
+from extproc.core.refusals import overloaded, rate_limited
 from extproc.core.request import InferenceRequest
-from extproc.core.router import FallBack, Known, Verdict, decide, fall_back
+from extproc.core.router import FallBack, Known, Verdict
 from extproc.core.settings import BalancerSettings
-from extproc.core.snapshot import Applied, Freshness, NodeEvent, NodeReported, NodeView, Observation, Snapshot
-from extproc.core.table import SnapshotTable
+from extproc.core.snapshot import Applied, Freshness, NodeEvent, NodeReported, NodeView, Observation
 
-COMPUTED_FASTER_MAX = 4.0
-"""No prompt is computed so many times faster than the node's learned rate."""
-TURNS_COUNTED_MAX = 1024
-"""Policies, each with each model, whose requests are counted for `round-robin`; then counting begins anew."""
+ADMITTED_AT_ONCE_MAX = 16
+"""Of those who wait, so many go in one call: each takes a decision, and others shall come between."""
 
 
 class Balancer:
     """Decides where requests go. One object, one thread."""
 
     def __init__(self, settings: BalancerSettings, started_s: float) -> None:
-        self._settings = settings
-        self._table = SnapshotTable(settings.nodes)
-        self._ledger = Ledger()
-        self._learned = LearnedRates(settings.rates)
-        self._answers = AnswerLengths(settings.rates.output_tokens)
-        self._caches = PromptCaches(settings.prefix)
-        self._ejections = Ejections(settings.ejection)
+        self.settings = settings
+        self._fleet = FleetState(settings)
+        self._admission = Admission(settings)
+        self._chooser = Chooser(settings, self._fleet, started_s)
+        self._forecast = Forecast(settings.forecast, settings.nodes, settings.rates, started_s)
+        self._quotas = Quotas(settings.quotas, settings.quota_buckets_max)
         self._round_robin = SmoothWeightedRoundRobin()
         self._round_robin_uninspected = SmoothWeightedRoundRobin()  # of its own: polls must not take inference's turns
-        self._turns: dict[tuple[str, str], int] = {}
-        """Of each policy for each model: other models have other nodes."""
         self._decisions: deque[Decision] = deque(maxlen=settings.decisions_kept_max)
-        self._first_choice_s = started_s + 2 * settings.nodes.report_interval_s
-        self._settled_s = max(self._first_choice_s, started_s + settings.nodes.settle_s)
+        self.on_room: Callable[[], None] = _nobody_waits
+        """Called when somebody waits and there may be room. It must not call back, but see to it that `admit` is called
+        soon after, and when `next_deadline_s` has come."""
 
     def observe(self, event: NodeEvent, now_s: float) -> Observation:
         """Take what an agent said. What the table ignores or refuses changes nothing."""
-        before = self._table.get(event.snapshot.node_id if isinstance(event, NodeReported) else event.node_id)
-        observation = self._table.apply(event, now_s)
-        if not isinstance(observation, Applied):
-            return observation
-        if isinstance(event, NodeReported):
-            earlier = None if before is None else before.snapshot
-            if earlier is not None and earlier.boot_id != event.snapshot.boot_id:
-                self._restarted(earlier.node_id)
-                earlier = None
-            self._sampled(event.snapshot, earlier)
-        else:
-            self._ledger.restarted(event.node_id)  # if it comes back, it is as another boot
-            self._forget(event.node_id)
+        observation = self._fleet.observe(event, now_s)
+        if isinstance(observation, Applied):
+            if isinstance(event, NodeReported):
+                view = self._fleet.table.get(event.snapshot.node_id)
+                assert view is not None, "it has just reported"
+                self._forecast.observed(view, now_s)
+            else:
+                self._forget(event.node_id)
+            self._end_lost(now_s)
+            self._may_have_room()
         return observation
 
     def route(self, request: InferenceRequest, policy: RoutingPolicy, now_s: float) -> Decision:
-        """Choose a node for an inference request and count the request there. Raises for no input."""
-        known = self._known(request, policy)
-        verdict = self._decide(request, policy, known, now_s)
-        outcome = self._settled(serve(verdict.outcome, self._round_robin), now_s)
-        if isinstance(outcome, Chosen):
-            self._take(request, policy, outcome.node_id, known, now_s)
-        decision = decision_of(request, policy, verdict, outcome, now_s)
-        self._decisions.append(decision)
-        return decision
+        """Choose a node for an inference request and count the request there, or let it wait. Raises for no input."""
+        found = self._found(request, policy, now_s)
+        outcome = self._outcome(found, self._round_robin.pick, now_s)
+        self._expect_more(found, outcome, now_s)
+        match outcome:
+            case Chosen(node_id=node_id):
+                self._take(found, policy, node_id, now_s)
+                self._use(found, now_s)
+            case Queued(until_s=until_s):
+                self._admission.wait(request, policy, self.views(), found.tokens, until_s, now_s)
+                self._use(found, now_s)
+        return self._kept(self._decision(found, policy, outcome, now_s))
 
     def would_route(self, request: InferenceRequest, policy: RoutingPolicy, now_s: float) -> Decision:
         """What `route` would decide now. Nothing is counted."""
-        verdict = self._decide(request, policy, self._known(request, policy), now_s)
-        outcome = self._settled(would_serve(verdict.outcome, self._round_robin), now_s)
-        return decision_of(request, policy, verdict, outcome, now_s)
+        found = self._found(request, policy, now_s)
+        return self._decision(found, policy, self._outcome(found, self._round_robin.peek, now_s), now_s)
+
+    def admit(self, now_s: float) -> list[Decision]:
+        """Let those go who have room now, and refuse those whose time is up: their decisions, a bounded number.
+
+        Where more could go `on_room` has been called again.
+        """
+        done: list[Decision] = []
+        turns = self._admission.turns()
+        while len(done) < ADMITTED_AT_ONCE_MAX and (waiting := turns.next()) is not None:
+            found = self._chooser.find(waiting.request, waiting.policy, turns.standing(), now_s)
+            outcome = found.verdict.outcome
+            if isinstance(outcome, Refused) and outcome.refusal in WAITABLE:
+                turns.held_up(self.views())
+            else:
+                turns.goes()
+                done.append(self._let_go(waiting, found, now_s))
+        retry_after_s: dict[Lane, int | None] = {}
+        for waiting in islice(self._admission.queue.expired(now_s), ADMITTED_AT_ONCE_MAX):
+            if waiting.lane not in retry_after_s:
+                found = self._chooser.find(waiting.request, waiting.policy, turns.standing_of(waiting.lane), now_s)
+                outcome = found.verdict.outcome
+                retry_after_s[waiting.lane] = outcome.retry_after_s if isinstance(outcome, Refused) else None
+            why = f"there was no room for it in {now_s - waiting.since_s:.1f} s"
+            done.append(self._turn_away(waiting, why, retry_after_s[waiting.lane], now_s))
+        if len(done) >= ADMITTED_AT_ONCE_MAX or retry_after_s:  # more may go, or those behind whose time was up
+            self._may_have_room()
+        return done
+
+    def drain(self, now_s: float) -> list[Decision]:
+        """Turn away all who wait: we end, and another router shall have them. Their decisions."""
+        return [self._turn_away(one, "this router is ending", None, now_s) for one in self._admission.queue.clear()]
 
     def route_uninspected(self, request_id: str, trace_id: str, now_s: float) -> Decision:
         """Choose a node by round robin for what is no inference request; it is not counted anywhere."""
-        nodes = self._table.views()
-        outcome: Chosen | Refused | Unknown | FallBack
-        if now_s < self._first_choice_s or not nodes:
-            outcome = self._too_early()
-        elif ready := filters.ready(nodes, now_s, self._settings.nodes):
-            outcome = FallBack(filters.not_out(ready, self.out_until_s, now_s))
-        else:
-            outcome = fall_back(nodes, self.out_until_s, self._settings, now_s)
-        served = serve(outcome, self._round_robin_uninspected)
-        return uninspected(request_id, trace_id, self._settled(served, now_s), now_s)
+        outcome = serve(self._chooser.find_uninspected(now_s), self._round_robin_uninspected.pick)
+        return uninspected(request_id, trace_id, self._chooser.settled(outcome, now_s), now_s)
 
     def recount(self, request: InferenceRequest) -> None:
-        """Put the ledger right: a request that was routed by an estimate of its prompt, now with its tokens.
+        """Put right a request that was routed by an estimate of its prompt, now with its tokens.
 
         Ids of requests that are not open are no fault: it may have finished meanwhile, or been refused.
         """
-        reservation = self._ledger.get(request.request_id)
-        view = None if reservation is None else self._table.get(reservation.node_id)
-        if reservation is not None and view is not None:
-            # What was cached was told in the tokens of the estimate.
-            cached = reservation.cached_tokens * request.prompt.tokens // max(1, reservation.prompt_tokens)
-            uncached = request.uncached_tokens(cached, view.learned.cache_trust)
-            blocks = filters.blocks_taken(view, request, uncached)
-            self._ledger.resize(request.request_id, blocks, uncached)
-            self._renew(reservation.node_id)
+        if self._admission.queue.get(request.request_id) is not None:
+            self._admission.queue.recount(request)
+        self._fleet.recount(request)
+        self._may_have_room()
 
     def first_token(self, request_id: str, now_s: float) -> None:
         """The answer's first token was seen. Idempotent; unknown ids are no fault."""
-        reservation = self._ledger.first_token(request_id, now_s)
-        if reservation is not None:
-            self._computed(reservation, now_s)
-            self._ejections.answered(reservation.node_id, request_id, Ending.SERVED, now_s, members=len(self._table))
-            self._renew(reservation.node_id)
+        self._fleet.first_token(request_id, now_s)
+        self._may_have_room()
 
     def leave(self, request_id: str, now_s: float) -> None:
         """Its stream was left before the answer's end, which `answered` tells, or nobody. Unknown ids are no fault."""
-        reservation = self._ledger.leave(request_id, now_s)
-        if reservation is not None:
-            self._renew(reservation.node_id)
+        self._fleet.leave(request_id, now_s)
+        self._end_lost(now_s)
 
     def finish(self, request_id: str, now_s: float) -> None:
-        """The request's stream ended, however it ended. Idempotent; unknown ids are no fault."""
-        entry = self._ledger.close(request_id, now_s)
-        if entry is not None:
-            reservation = entry.reservation
-            if entry.counted and entry.first_token_s is None:
-                self._computed(reservation, now_s)
-            self._learned.expected_hits(reservation.node_id, reservation.cached_tokens)
-            self._ejections.finished(reservation.node_id, request_id, now_s)
-            self._renew(reservation.node_id)
+        """The request's stream ended, however it did, and so does its waiting. Idempotent; unknown ids are no fault."""
+        if self._admission.queue.remove(request_id) is not None:
+            self._quotas.cancel(request_id)
+        self._quotas.close(request_id, None, now_s)
+        self._fleet.finish(request_id, now_s)
+        self._may_have_room()
 
     def answered(self, answered: Answered, now_s: float) -> None:
         """Take how a request fared. It may be none of ours, and come after its end or before."""
-        reservation = self._ledger.get(answered.request_id)
-        node_id = None if answered.host is None else self._table.at(answered.host)
-        if node_id is None and reservation is not None:
-            node_id = reservation.node_id
-        if node_id is not None and self._table.get(node_id) is not None:
-            members = len(self._table)
-            self._ejections.answered(node_id, answered.request_id, answered.ending, now_s, members=members)
+        self._fleet.answered(answered, now_s)
         if answered.model is not None and answered.output_tokens is not None:
-            self._answers.add(answered.model, answered.output_tokens)
+            self._forecast.answered(answered.model, answered.output_tokens, now_s)
         if answered.over:
+            self._quotas.close(answered.request_id, answered.used_tokens, now_s)
             self.finish(answered.request_id, now_s)
 
     def settle(self) -> None:
         """Do what was put off: prompts are taken into the index. Whoever asks next finds it done anyway."""
-        self._caches.settle()
+        self._fleet.caches.settle()
 
     def tick(self, now_s: float) -> list[str]:
         """Forget nodes without a word for too long; their ids. Call it every `prune_interval_s`."""
-        for node_id in self._ledger.purge(now_s - self._settings.left_max_s):
-            self._renew(node_id)
-        self.settle()
-        gone = self._table.prune(now_s)
+        gone = self._fleet.tick(now_s)
         for node_id in gone:
             self._forget(node_id)
+        self._end_lost(now_s)
+        self._may_have_room()
         return gone
 
     def views(self) -> Collection[NodeView]:
         """Every member as decisions see it; do not hold it over another call."""
-        return self._table.views()
+        return self._fleet.views()
 
     def freshness(self, view: NodeView, now_s: float) -> Freshness:
         """How far a member's snapshot can be trusted now."""
-        return filters.freshness(now_s - view.sampled_at_s, self._settings.nodes)
+        return self._fleet.freshness(view, now_s)
 
     @property
     def out_until_s(self) -> Mapping[str, float]:
         """Nodes that failed requests: until when none goes there; past that time they are on trial."""
-        return self._ejections.out_until_s
+        return self._fleet.out_until_s
+
+    def class_named(self, name: str | None) -> str | None:
+        """The class of this name, if there is one."""
+        return name if name in self.settings.classes else None
 
     def decisions(self, limit: int) -> list[Decision]:
         """The latest decisions about inference requests, newest first."""
         return list(islice(reversed(self._decisions), max(0, limit)))
 
+    def forecasts(self, now_s: float) -> tuple[ModelForecast, ...]:
+        """What is to come of each model, and how many nodes that takes. Nodes that are left out are none."""
+        nodes = [view for view in self.views() if view.snapshot.node_id not in self.out_until_s]
+        return self._forecast.of(nodes, now_s)
+
     @property
     def requests_open(self) -> int:
         """Requests sent somewhere by us and not finished."""
-        return len(self._ledger)
+        return len(self._fleet.ledger)
 
-    def _too_early(self) -> Unknown:
-        if not self._table.views():
-            return Unknown("no node has reported yet")
-        return Unknown("started less than two report intervals ago")
+    @property
+    def next_deadline_s(self) -> float | None:
+        """When the time is up of the first who waits; `None`: nobody waits."""
+        return self._admission.queue.next_deadline_s
 
-    def _settled(self, outcome: Outcome, now_s: float) -> Outcome:
-        """Soon after the start some agents are still on their way: then only full nodes are a reason to refuse."""
-        if now_s >= self._settled_s or not isinstance(outcome, Refused) or outcome.refusal is Refusal.OVERLOADED:
-            return outcome
-        return Unknown(f"started less than {self._settings.nodes.settle_s:g} s ago, and no known node serves it")
+    @property
+    def waiting(self) -> Mapping[str, tuple[int, int]]:
+        """How many wait of each class, and the bytes of their bodies."""
+        return self._admission.queue.depths()
 
-    def _known(self, request: InferenceRequest, policy: RoutingPolicy) -> Known:
-        return Known(
-            self._turns.get((policy.name, request.model), 0),
-            self._table.models_left,
-            self._caches.match(request.prompt_blocks),
-            self._ejections.out_until_s,
-            self._answers.expected(request.model),
-            self._learned.prefill_tokens_per_s,
-            self._learned.decode_s_per_token,
-        )
+    def _found(self, request: InferenceRequest, policy: RoutingPolicy, now_s: float) -> Found:
+        return self._chooser.find(request, policy, self._admission.standing(request, self.views()), now_s)
 
-    def _decide(self, request: InferenceRequest, policy: RoutingPolicy, known: Known, now_s: float) -> Verdict:
-        if now_s < self._first_choice_s:
-            return Verdict(self._too_early())
-        return decide(request, self._table.views(), policy, self._settings, known, now_s)
+    def _outcome(self, found: Found, whose_turn: Turn, now_s: float) -> Outcome:
+        """What is said to a request that has come now. Only who goes takes a turn."""
+        request = found.request
+        outcome: Outcome | FallBack = found.verdict.outcome
+        if isinstance(outcome, Refused):
+            outcome = self._chooser.settled(outcome, now_s)
+        if isinstance(outcome, Refused):
+            outcome = self._admission.would_wait(request, outcome, now_s)
+        if isinstance(outcome, Chosen | FallBack | Queued):
+            exceeded = self._quotas.check(request.tenant, request.model, found.tokens, now_s)
+            if exceeded is not None:
+                return rate_limited(exceeded)
+        return outcome if isinstance(outcome, Queued) else serve(outcome, whose_turn)
 
-    def _take(self, request: InferenceRequest, policy: RoutingPolicy, node_id: str, known: Known, now_s: float) -> None:
+    def _take(self, found: Found, policy: RoutingPolicy, node_id: str, now_s: float) -> None:
         """The request goes to this member: count it, and the turn."""
-        turn = (policy.name, request.model)
-        if len(self._turns) >= TURNS_COUNTED_MAX and turn not in self._turns:
-            self._turns.clear()
-        self._turns[turn] = self._turns.get(turn, 0) + 1
-        view = self._table.get(node_id)
-        assert view is not None, "only members are chosen"
-        cached = request.cached_tokens(known.cached_blocks.get(node_id, 0))
-        uncached = request.uncached_tokens(cached, view.learned.cache_trust)
-        blocks = filters.blocks_taken(view, request, uncached)
-        adapter = request.model if request.model in view.adapters_unloaded else None
-        reservation = Reservation(
-            request.request_id,
-            node_id,
-            request.sequences,
-            blocks,
-            now_s,
-            uncached,
-            cached,
-            request.prompt.tokens,
-            request.prompt_blocks if filters.may_hold(view, request) else (),
-            adapter,
-        )
-        self._ledger.open(reservation)
-        self._caches.sent(view.snapshot, reservation.prompt_blocks)
-        self._ejections.chosen(node_id, request.request_id, now_s)
-        self._renew(node_id)
+        self._chooser.took_turn(policy, found.request.model)
+        self._fleet.take(found.request, node_id, found.known.cached_blocks.get(node_id, 0), now_s)
 
-    def _computed(self, one: Reservation, now_s: float) -> None:
-        """Its answer began or is over. What ends sooner than its prompt can be computed was refused, or given up."""
-        view = self._table.get(one.node_id)
-        if view is not None:
-            soonest_s = one.uncached_tokens / (COMPUTED_FASTER_MAX * view.learned.prefill_tokens_per_s)
-            if now_s - one.opened_s >= soonest_s:
-                self._caches.computed(view.snapshot, one.prompt_blocks)
+    def _expect_more(self, found: Found, outcome: Outcome, now_s: float) -> None:
+        """The forecast counts what is asked for, whatever becomes of it; but no models that nobody serves."""
+        request = found.request
+        if not isinstance(outcome, Unknown) and serving(self.views(), request.model):
+            tokens = request.prompt.tokens
+            uncached = tokens if found.verdict.uncached_tokens is None else found.verdict.uncached_tokens
+            self._forecast.arrived(request.model, uncached, now_s, prompt_tokens=tokens, sequences=request.sequences)
 
-    def _sampled(self, snapshot: Snapshot, before: Snapshot | None) -> None:
-        node_id = snapshot.node_id
-        view = self._table.get(node_id)
-        assert view is not None, "it has just reported"
-        learned = self._learned.observe(snapshot, view.sampled_at_s)
-        sample = Sample(
-            view.sampled_at_s,
-            snapshot.round_trip_s / 2,
-            pending_prefills(snapshot),
-            idle(snapshot),
-            learned.prefill_tokens_per_s,
-            learned.prefill_tokens_mean,
-            before is not None and unchanged(snapshot, before),
-        )
-        self._ledger.sampled(node_id, sample)
-        self._renew(node_id)
+    def _use(self, found: Found, now_s: float) -> None:
+        """The request's tokens count for its tenant's quota from now on."""
+        request = found.request
+        self._quotas.take(request.request_id, request.tenant, request.model, found.tokens, now_s)
 
-    def _renew(self, node_id: str) -> None:
-        self._table.renew(node_id, self._ledger.load(node_id), self._learned.of(node_id))
+    def _end_lost(self, now_s: float) -> None:
+        for request_id in self._fleet.ledger.take_lost():
+            self._quotas.close(request_id, None, now_s)
 
-    def _restarted(self, node_id: str) -> None:
-        """The engine began anew: nothing of what it had or was is left."""
-        self._ledger.restarted(node_id)
-        self._learned.forget(node_id)
-        self._caches.forget(node_id)
-        self._ejections.forget(node_id)
+    def _let_go(self, waiting: Waiting, found: Found, now_s: float) -> Decision:
+        """It waits no longer, and goes where it can."""
+        outcome = self._chooser.settled(serve(found.verdict.outcome, self._round_robin.pick), now_s)
+        if isinstance(outcome, Chosen):
+            self._take(found, waiting.policy, outcome.node_id, now_s)
+        elif isinstance(outcome, Refused):
+            self._quotas.cancel(waiting.request.request_id)
+        return self._kept(self._decision(found, waiting.policy, outcome, now_s, waiting.since_s))
+
+    def _turn_away(self, waiting: Waiting, why: str, retry_after_s: int | None, now_s: float) -> Decision:
+        """It waits no longer, and goes nowhere; when it may try again is told if that is known."""
+        request = waiting.request
+        self._quotas.cancel(request.request_id)
+        refused = overloaded(request, why, retry_after_s or 0.0, self.settings)
+        found = Found(request, Verdict(refused), Known(), waiting.tokens)
+        return self._kept(self._decision(found, waiting.policy, refused, now_s, waiting.since_s))
+
+    def _decision(
+        self, found: Found, policy: RoutingPolicy, outcome: Outcome, now_s: float, since_s: float | None = None
+    ) -> Decision:
+        queued_s = 0.0 if since_s is None else now_s - since_s
+        priority = self._admission.name(found.request)
+        return decision_of(found.request, policy, found.verdict, outcome, now_s, priority, queued_s)
+
+    def _kept(self, decision: Decision) -> Decision:
+        self._decisions.append(decision)
+        return decision
+
+    def _may_have_room(self) -> None:
+        if self._admission.queue:
+            self.on_room()
 
     def _forget(self, node_id: str) -> None:
-        self._ledger.forget(node_id)
-        self._learned.forget(node_id)
-        self._caches.forget(node_id)
-        self._ejections.forget(node_id)
+        self._forecast.forget(node_id)
         self._round_robin.forget(node_id)
         self._round_robin_uninspected.forget(node_id)
+
+
+def _nobody_waits() -> None:
+    """Before anybody looks after those who wait."""

@@ -1,9 +1,8 @@
 """From a verdict to the decision that is told: whose turn it is where the router fell back, and what it rested on."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 
 from extproc.core.decision import Chosen, Decision, Outcome, Refused, Unknown
-from extproc.core.fallback import SmoothWeightedRoundRobin
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import InferenceRequest
 from extproc.core.router import FallBack, Verdict
@@ -13,18 +12,23 @@ FALLBACK = "fallback"
 """Stands as the strategy of decisions that the round robin made."""
 
 
-def serve(outcome: Chosen | Refused | Unknown | FallBack, round_robin: SmoothWeightedRoundRobin) -> Outcome:
+Turn = Callable[[Sequence[NodeView]], NodeView]
+"""Whose turn it is among members: a round robin's `pick`, or its `peek`, which takes no turn."""
+
+
+def serve(outcome: Chosen | Refused | Unknown | FallBack, whose_turn: Turn) -> Outcome:
     """Turn a fallback into the node whose turn it is."""
-    return _by_turn(outcome.members, round_robin.pick(outcome.members)) if isinstance(outcome, FallBack) else outcome
-
-
-def would_serve(outcome: Chosen | Refused | Unknown | FallBack, round_robin: SmoothWeightedRoundRobin) -> Outcome:
-    """What `serve` would answer; no turn is taken."""
-    return _by_turn(outcome.members, round_robin.peek(outcome.members)) if isinstance(outcome, FallBack) else outcome
+    return _by_turn(outcome.members, whose_turn(outcome.members)) if isinstance(outcome, FallBack) else outcome
 
 
 def decision_of(
-    request: InferenceRequest, policy: RoutingPolicy, verdict: Verdict, outcome: Outcome, now_s: float
+    request: InferenceRequest,
+    policy: RoutingPolicy,
+    verdict: Verdict,
+    outcome: Outcome,
+    now_s: float,
+    priority: str,
+    queued_s: float = 0.0,
 ) -> Decision:
     """The decision about an inference request."""
     fell_back = isinstance(outcome, Chosen) and outcome.fallback
@@ -42,6 +46,8 @@ def decision_of(
         strategy=FALLBACK if fell_back else policy.strategy,
         outcome=outcome,
         candidates=verdict.candidates,
+        priority=priority,
+        queued_s=queued_s,
     )
 
 

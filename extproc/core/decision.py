@@ -15,6 +15,7 @@ class Refusal(enum.Enum):
     NO_READY_NODE = "no_ready_node"
     MODEL_NOT_FOUND = "model_not_found"
     CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
+    RATE_LIMIT_EXCEEDED = "rate_limit_exceeded"
 
 
 class Chosen(Struct, frozen=True):
@@ -35,6 +36,15 @@ class Refused(Struct, frozen=True):
     message: str
     """For the client: what was wanted and what is there."""
     retry_after_s: int | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    """Further headers of the answer: how much of a quota is left."""
+
+
+class Queued(Struct, frozen=True):
+    """It cannot go now and may wait: `Balancer.admit` answers it, at `until_s` at the latest."""
+
+    reason: str
+    until_s: float
 
 
 class Unknown(Struct, frozen=True):
@@ -43,7 +53,7 @@ class Unknown(Struct, frozen=True):
     reason: str
 
 
-Outcome = Chosen | Refused | Unknown
+Outcome = Chosen | Refused | Unknown | Queued
 
 
 class Candidate(NamedTuple):
@@ -76,3 +86,7 @@ class Decision(Struct, frozen=True):
     outcome: Outcome
     candidates: tuple[Candidate, ...]
     """The best few, best first; a bounded number."""
+    priority: str = ""
+    """Its class."""
+    queued_s: float = 0.0
+    """How long it has waited for room."""

@@ -43,6 +43,8 @@ class LearnedRates:
         """Of the fleet, as the next; the configured ones until a node reports them."""
         self.decode_s_per_token = expected.decode_s_per_token
         self._step_s = min(expected.decode_s_per_token, STEP_S_MAX)
+        self.busy_s = 0.0
+        """Seconds in which nodes computed prompts, halved with what was learned of them."""
         self._changes = 0
         """Of nodes, since what is known of the fleet was made."""
 
@@ -132,6 +134,7 @@ class LearnedRates:
         rates = [(prior + tokens) / (PRIOR_S + beside_s) for tokens, beside_s in done]
         least, most = _alike(rates)
         counted = [one for one, rate in zip(done, rates, strict=True) if least <= rate <= most]
+        self.busy_s = fsum(one.prefills.busy_s for one in nodes)
         tokens, beside_s = fsum(tokens for tokens, _ in counted), fsum(beside_s for _, beside_s in counted)
         self.prefill_tokens_per_s = (prior + tokens) / (PRIOR_S + beside_s)
 

@@ -40,6 +40,8 @@ class Ledger:
     def __init__(self) -> None:
         self._open: dict[str, Entry] = {}
         self._nodes: dict[str, NodeLedger] = {}
+        self._lost: list[str] = []
+        """Requests that are taken to be over though nobody told, since `take_lost`."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -72,6 +74,7 @@ class Ledger:
         entry.left_s = now_s
         if not entry.counted:
             del self._open[request_id]
+            self._lost.append(request_id)
             return None
         self._nodes[entry.reservation.node_id].held -= 1
         return entry.reservation
@@ -138,6 +141,7 @@ class Ledger:
             entry.counted = False
             if entry.left_s is not None:
                 del self._open[entry.reservation.request_id]
+                self._lost.append(entry.reservation.request_id)
 
     def forget(self, node_id: str) -> None:
         """The node is a member no more; what it has open stays until it ends."""
@@ -183,8 +187,14 @@ class Ledger:
             node = self._nodes[node_id] = NodeLedger()
         return node
 
+    def take_lost(self) -> list[str]:
+        """Requests whose stream was left, and that are taken to be over though nobody told; each once."""
+        lost, self._lost = self._lost, []
+        return lost
+
     def _drop(self, entry: Entry) -> None:
         del self._open[entry.reservation.request_id]
+        self._lost.append(entry.reservation.request_id)
         self._nodes[entry.reservation.node_id].drop(entry)
 
     def _let_go(self, node_id: str) -> None:

@@ -27,6 +27,8 @@ class Answered(Struct, frozen=True):
     """Who served or was tried last, as `ip:port`; `None`: the node that was chosen."""
     model: str | None = None
     output_tokens: int | None = None
-    """By the engine's own count."""
+    """Of one answer on the average, by the engine's own count."""
     over: bool = True
     """False: only the head of the answer has come."""
+    used_tokens: int | None = None
+    """Of prompt and all answers, by the engine's own count."""

@@ -1,19 +1,62 @@
 """How a route wants its requests routed, and how a mapping becomes that."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
+from extproc.core.admissionsettings import ClassName
+from extproc.core.aliases import Aliases, FallbackModels, Frozen, target_of
 from extproc.core.cost import DEFAULT_STRATEGY, STRATEGIES, LoadScoreWeights
-from extproc.core.filters import Limits
+from extproc.core.room import Limits
 from extproc.core.settings import Fault, faults_of
 
+HEADER_NAME_CHARS_MAX: Final = 64
+CLAIM_CHARS_MAX: Final = 256
+"""Of a namespace and a claim's path."""
+CLAIM_DEPTH_MAX: Final = 8
+"""Names in a claim's path."""
+SECRET_HEADERS: Final = frozenset(("authorization", "cookie", "proxy-authorization"))
+"""What stands in these must not stand in logs, and a tenant's name does."""
+
+
+def _shown_header(name: str) -> str:
+    name = name.lower()
+    if name in SECRET_HEADERS:
+        msg = "a header that carries no secret"
+        raise ValueError(msg)
+    return name
+
+
+def _claim(text: str) -> str:
+    namespace, _, path = text.partition(":")
+    names = path.split(".")
+    if not (namespace and all(names) and text.isprintable()) or len(names) > CLAIM_DEPTH_MAX:
+        msg = f"namespace:path.to.claim, of at most {CLAIM_DEPTH_MAX} names"
+        raise ValueError(msg)
+    return text
+
+
 PolicyName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+HeaderName = Annotated[
+    str,
+    Field(min_length=1, max_length=HEADER_NAME_CHARS_MAX, pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"),
+    AfterValidator(_shown_header),
+]
+"""A token of RFC 9110, so none of HTTP/2's own, which begin with a colon. In lower case, as Envoy shows headers."""
+Claim = Annotated[str, Field(max_length=CLAIM_CHARS_MAX), AfterValidator(_claim)]
 
 
 class RoutingPolicy(BaseModel):
-    """The named set of strategy, weights and limits for a route."""
+    """The named set of strategy, weights, limits and names for a route."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -32,6 +75,25 @@ class RoutingPolicy(BaseModel):
     weights: LoadScoreWeights = LoadScoreWeights()
     """`load-score`'s."""
     limits: Limits = Limits()
+    ttft_s: float | None = Field(None, gt=0, le=3600, allow_inf_nan=False)
+    """Seconds within which first tokens are wanted: a node whose prompt work ahead of a request takes too much of them
+    has no room for it. `None`: no objective, and no such limit."""
+    wait_fraction: float = Field(0.5, ge=0, le=10, allow_inf_nan=False)
+    """How much of `ttft_s` that work may take."""
+    priority: ClassName | None = None
+    """The class of the route's requests; `None`: the configuration's `default_class`."""
+    priority_header: HeaderName | None = None
+    """The request header that may name another class than `priority`; a class that is not known is not heard."""
+    tenant_header: HeaderName | None = None
+    """The request header that names the tenant."""
+    tenant_metadata: Claim | None = None
+    """The claim that names the tenant, as `namespace:path.to.claim` in the dynamic metadata that Envoy's filters set:
+    `envoy.filters.http.jwt_authn:payload.sub`. A last name with dots of its own may stand at the path's end."""
+    aliases: Aliases = Frozen({})
+    """Names that clients may ask for, with the models that they get; engines see the model's own name."""
+    fallback_models: FallbackModels = Frozen({})
+    """Models with the one that serves instead while they are overloaded. They are looked up after aliases, and once: no
+    chains."""
 
     @field_validator("strategy")
     @classmethod
@@ -40,6 +102,29 @@ class RoutingPolicy(BaseModel):
             msg = f"one of {', '.join(sorted(STRATEGIES))}"
             raise ValueError(msg)
         return strategy
+
+    @field_validator("tenant_metadata")
+    @classmethod
+    def _one_tenant(cls, claim: str | None, info: ValidationInfo) -> str | None:
+        if claim is not None and info.data.get("tenant_header") is not None:
+            msg = "one of tenant_header and tenant_metadata"
+            raise ValueError(msg)
+        return claim
+
+    @field_validator("fallback_models")
+    @classmethod
+    def _of_models(cls, fallbacks: Frozen[str], info: ValidationInfo) -> Frozen[str]:
+        aliases: Aliases = info.data.get("aliases", Frozen({}))
+        for name in (*fallbacks, *fallbacks.values()):
+            if name in aliases and name not in aliases[name]:
+                msg = f"models, and {name!r:.80} is an alias"
+                raise ValueError(msg)
+        return fallbacks
+
+    def model_for(self, asked: str, request_id: str) -> str:
+        """The model that a request gets that asks for this one; the same request always gets the same."""
+        targets = self.aliases.get(asked)
+        return asked if targets is None else target_of(targets, request_id)
 
 
 def policy_from_mapping(mapping: Mapping[str, Any]) -> RoutingPolicy | list[Fault]:

@@ -4,6 +4,8 @@ import enum
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
+from xxhash import xxh3_64_intdigest
 
 MODEL_CHARS_MAX: Final = 256
 """A model's name is no longer: clients', agents' and tokenizer patterns' alike. Decisions and access logs repeat it."""
@@ -69,6 +71,22 @@ class InferenceRequest(Struct, frozen=True):
     """Answers to be made: prompts × `n`, a bounded number."""
     trace_id: str = ""
     """The `x-request-id` that Envoy set or passed on, cut to 128 characters; only to be shown."""
+    priority: str = ""
+    """Its class; empty or unknown: the default one."""
+    tenant: str = ""
+    """Among whom what waits is shared fairly, and whose quotas hold; empty: nobody was named."""
+    body_bytes: int = 0
+    model_fixed: bool = False
+    """No other model may have it, because its body cannot be written anew."""
+
+    def for_model(self, model: str) -> "InferenceRequest":
+        """The same request for another model, whose tokenizer did not count it.
+
+        Its blocks are those of the same prompts that were sent to that model in this way before.
+        """
+        seed = xxh3_64_intdigest(model.encode())
+        blocks = tuple(xxh3_64_intdigest(block.to_bytes(8, "little"), seed) for block in self.prompt_blocks)
+        return replace(self, model=model, prompt=replace(self.prompt, exact=False), prompt_blocks=blocks)
 
     def cached_tokens(self, blocks: int) -> int:
         """Prompt tokens in its first so many blocks, which are at most all that it has.

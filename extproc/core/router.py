@@ -1,28 +1,20 @@
 """The choice itself: a pure function of the request, the nodes, the policy and the time."""
 
-import hashlib
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
-from math import floor
+from math import floor, fsum
 
 from msgspec import Struct
 
 from extproc.core.cost import STRATEGIES, Prospects
-from extproc.core.decision import Candidate, Chosen, Refusal, Refused, Unknown
-from extproc.core.filters import (
-    TOO_FEW_BLOCKS,
-    context_length_tokens,
-    long_enough,
-    not_out,
-    perhaps_ready,
-    ready,
-    serving,
-    tokens_at_least,
-    why_full,
-)
+from extproc.core.decision import Candidate, Chosen, Refused, Unknown
+from extproc.core.filters import long_enough, not_out, perhaps_ready, ready, serving
 from extproc.core.loads import prefill_tokens_ahead
 from extproc.core.phase import classify, expected_output_tokens
 from extproc.core.policy import RoutingPolicy
+from extproc.core.ranking import by_cost
+from extproc.core.refusals import context_length_exceeded, model_left, model_not_found, no_ready_node, overloaded
 from extproc.core.request import InferenceRequest, Phase
+from extproc.core.room import TOO_FEW_BLOCKS, Room, room_of, why_full
 from extproc.core.settings import BalancerSettings, NodeLimits
 from extproc.core.snapshot import NodeView
 
@@ -64,6 +56,22 @@ class Known(Struct, frozen=True):
     prefill_tokens_per_s: float = 8000.0
     """Of the whole fleet, as the next."""
     decode_s_per_token: float = 0.025
+    rates_known: bool = True
+    """Whether prompts have been seen computed for long enough that a wait can be told from the rates."""
+
+
+class Standing(Struct, frozen=True):
+    """Where a request stands among those that wait or may come."""
+
+    share: float = 1.0
+    """Of each node's room, over 0: what higher classes leave for it."""
+    claimed: Container[str] = ()
+    """Nodes for which others wait that come before it."""
+    tokens_before: float = 0.0
+    """Prompt tokens of those."""
+
+
+ALONE = Standing()
 
 
 def decide(
@@ -73,12 +81,17 @@ def decide(
     settings: BalancerSettings,
     known: Known,
     now_s: float,
+    standing: Standing = ALONE,
 ) -> Verdict:
     """Choose a node for a request; raises for no input, and the order of `nodes` never matters.
 
     Filters come first, from the most lasting to the most fleeting reason: model, context length, readiness,
-    failures, room. Full is not stale: where fresh nodes are ready and all of them full, the request is refused; the
-    fallback is for nodes of which nothing fresh is known.
+    failures, those who come before it, room. Full is not stale: where fresh nodes are ready and all of them full, the
+    request is refused; the fallback is for nodes of which nothing fresh is known.
+
+    Admission comes last, and looks at the one node that was chosen: where a policy has an objective for the first
+    token, a request is refused that would wait for too much of it. Of another node, whose queue is shorter, the costs
+    say that the request would be a burden to those who are there.
     """
     output_tokens = expected_output_tokens(request, known.output_tokens)
     longest = max(known.cached_blocks.values(), default=0)
@@ -92,32 +105,42 @@ def decide(
         return Verdict(Unknown("no node has reported yet"), phase=phase)
     able = serving(nodes, request.model)
     if not able and request.model in known.models_left:
-        return Verdict(_model_left(request.model, settings), phase=phase)
+        return Verdict(model_left(request.model, settings), phase=phase)
     if not able:
-        return Verdict(_model_not_found(request.model), phase=phase)
+        return Verdict(model_not_found(request.model), phase=phase)
     long = long_enough(able, request)
     if not long:
-        return Verdict(_context_length_exceeded(request, able), phase=phase)
+        return Verdict(context_length_exceeded(request, able), phase=phase)
     eligible = not_out(ready(long, now_s, settings.nodes), known.out_until_s, now_s)
     if not eligible:
         return Verdict(fall_back(long, known.out_until_s, settings, now_s), phase=phase)
-    uncached = _uncached_tokens(request, eligible, known.cached_blocks)
+    free = (
+        [node for node in eligible if node.snapshot.node_id not in standing.claimed] if standing.claimed else eligible
+    )
+    uncached = _uncached_tokens(request, free, known.cached_blocks)
     prospects = Prospects(
         request.request_id,
         phase,
         known.turn,
-        eligible,
+        free,
         uncached,
-        [prefill_tokens_ahead(node, now_s) for node in eligible],
-        _prefill_rates(eligible, settings.nodes, now_s),
+        [prefill_tokens_ahead(node, now_s) for node in free],
+        _prefill_rates(free, settings.nodes, now_s),
         output_tokens * request.sequences,
         policy.first_token_weight,
         policy.crowding_weight,
         policy.output_token_weight,
         policy.weights,
     )
+    if not free:
+        rates = _prefill_rates(eligible, settings.nodes, now_s)
+        wait_s = standing.tokens_before / fsum(rates)
+        return Verdict(overloaded(request, "others wait for every node", wait_s, settings), phase=phase)
     costs = STRATEGIES[policy.strategy](prospects)
-    return _choose(request, prospects, costs, policy, settings, output_tokens * request.sequences)
+    wait_s_max = None if policy.ttft_s is None else policy.wait_fraction * policy.ttft_s
+    room = room_of(policy.limits, policy.strategy, wait_s_max, standing.share)
+    verdict = _choose(request, prospects, costs, policy, room, settings)
+    return _admitted(request, verdict, prospects, room, settings) if known.rates_known else verdict
 
 
 def fall_back(
@@ -127,11 +150,7 @@ def fall_back(
     members = not_out(perhaps_ready(nodes, now_s, settings.nodes), out_until_s, now_s)
     if members:
         return FallBack(members)
-    return Refused(
-        Refusal.NO_READY_NODE,
-        f"No node is ready: {len(nodes)} known, all loading or draining. Retry later.",
-        settings.retry_after_s,
-    )
+    return no_ready_node(len(nodes), settings)
 
 
 def _uncached_tokens(
@@ -165,26 +184,27 @@ def _choose(
     prospects: Prospects,
     costs: Sequence[float],
     policy: RoutingPolicy,
+    room: Room,
     settings: BalancerSettings,
-    output_tokens: int,
 ) -> Verdict:
     """Walk the nodes in the order of their costs and take the first with room.
 
     Too few free KV blocks are no room as long as another node has some; where none has, the cheapest queues the
-    request. For an adapter the nodes that have it loaded, or load it now, come first, then those with a place for it.
+    request, unless the policy says that blocks are required. For an adapter the nodes that have it loaded, or load it
+    now, come first, then those with a place for it.
     """
     nodes, kept_max = prospects.nodes, settings.candidates_kept_max
     candidates: list[Candidate] = []
     chosen: int | None = None
     short: int | None = None
-    for index in _by_cost(request, nodes, costs):
+    for index in by_cost(request, nodes, costs):
         node_id, cost = nodes[index].snapshot.node_id, costs[index]
         if chosen is not None:
             if len(candidates) >= kept_max:
                 break
             candidates.append(Candidate(node_id, cost))
             continue
-        full = why_full(nodes[index], prospects.uncached_tokens[index], output_tokens, policy.limits)
+        full = why_full(nodes[index], prospects.uncached_tokens[index], prospects.output_tokens, room)
         if full is None:
             chosen = index
             del candidates[kept_max - 1 :]
@@ -193,67 +213,38 @@ def _choose(
         if len(candidates) < kept_max:
             candidates.append(Candidate(node_id, cost, full))
     with_room = " with room" if chosen is not None and candidates[0].excluded else ""
-    if chosen is None:
+    if chosen is None and not room.limits.kv_blocks_required:
         chosen = short
-    phase = prospects.phase
     if chosen is None:
-        message = f"Every ready node for the model `{request.model}` is full ({len(nodes)} of them). Retry later."
-        refused = Refused(Refusal.OVERLOADED, message, settings.retry_after_s)
-        return Verdict(refused, tuple(candidates), phase)
+        waits_s = [ahead / rate for ahead, rate in _ahead_and_rates(prospects)]
+        refused = overloaded(request, f"every ready node is full ({len(nodes)} of them)", min(waits_s), settings)
+        return Verdict(refused, tuple(candidates), prospects.phase)
     snapshot, cost = nodes[chosen].snapshot, costs[chosen]
     reason = f"{policy.strategy} {cost:.3g}, best of {len(nodes)}{with_room}"
     outcome = Chosen(snapshot.node_id, snapshot.host, reason)
-    return Verdict(outcome, tuple(candidates), phase, prospects.uncached_tokens[chosen])
+    return Verdict(outcome, tuple(candidates), prospects.phase, prospects.uncached_tokens[chosen])
 
 
-def _by_cost(request: InferenceRequest, nodes: Sequence[NodeView], costs: Sequence[float]) -> Iterator[int]:
-    """Indices by cost. Tied ones stand by node id, turned by a hash of the request: so ties spread evenly."""
-    keys: Sequence[float] | Sequence[tuple[int, float]] = costs
-    if any(request.model in node.adapters_unloaded for node in nodes):
-        keys = [(_adapter_tier(node, request.model), cost) for node, cost in zip(nodes, costs, strict=True)]
-    order = sorted(range(len(keys)), key=keys.__getitem__)
-    start = 0
-    while start < len(order):
-        key = keys[order[start]]
-        end = start + 1
-        while end < len(order) and keys[order[end]] == key:
-            end += 1
-        if end - start == 1:
-            yield order[start]
-        else:
-            tied = sorted(order[start:end], key=lambda index: nodes[index].snapshot.node_id)
-            first = _chance(request.request_id, len(tied))
-            yield from tied[first:] + tied[:first]
-        start = end
+def _admitted(
+    request: InferenceRequest, verdict: Verdict, prospects: Prospects, room: Room, settings: BalancerSettings
+) -> Verdict:
+    """The verdict, or a refusal where the chosen node has too much to compute before. Source: docs/results.md."""
+    chosen = verdict.outcome
+    if room.wait_s_max is None or not isinstance(chosen, Chosen):
+        return verdict
+    nodes = prospects.nodes
+    index = next(index for index, node in enumerate(nodes) if node.snapshot.node_id == chosen.node_id)
+    wait_s = prospects.tokens_ahead[index] / prospects.prefill_tokens_per_s[index]
+    if wait_s <= room.wait_s_max:
+        return verdict
+    why = f"it would wait {wait_s:.1f} s on the best node, and may wait {room.wait_s_max:.2g} s"
+    excluded = f"prompt work of {wait_s:.1f} s before it"
+    candidates = [
+        one if one.node_id != chosen.node_id else one._replace(excluded=excluded) for one in verdict.candidates
+    ]
+    refused = overloaded(request, why, wait_s - room.wait_s_max, settings)
+    return Verdict(refused, tuple(candidates), verdict.phase)
 
 
-def _adapter_tier(node: NodeView, model: str) -> int:
-    """0: no adapter, or loaded, or being so; 1: there is a place for it; 2: another would have to go, or who knows."""
-    if model not in node.adapters_unloaded or model in node.own.adapters_sent:
-        return 0
-    return 1 if (node.snapshot.adapter_slots_free or 0) > node.own.adapters_unseen else 2
-
-
-def _chance(request_id: str, sides: int) -> int:
-    """An even die of so many sides, thrown by the request's id: the same request always throws the same."""
-    digest = hashlib.blake2b(request_id.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") % sides
-
-
-def _model_not_found(model: str) -> Refused:
-    return Refused(Refusal.MODEL_NOT_FOUND, f"The model `{model}` does not exist: no node serves it.")
-
-
-def _model_left(model: str, settings: BalancerSettings) -> Refused:
-    message = f"Every node that served the model `{model}` has left. Retry later."
-    return Refused(Refusal.NO_READY_NODE, message, settings.retry_after_s)
-
-
-def _context_length_exceeded(request: InferenceRequest, able: Sequence[NodeView]) -> Refused:
-    lengths = [context_length_tokens(node, request.model) for node in able]
-    longest = max(length for length in lengths if length is not None)
-    return Refused(
-        Refusal.CONTEXT_LENGTH_EXCEEDED,
-        f"The model `{request.model}` takes at most {longest} tokens, prompt and output together; "
-        f"this request wants {tokens_at_least(request)}.",
-    )
+def _ahead_and_rates(prospects: Prospects) -> Iterator[tuple[float, float]]:
+    return zip(prospects.tokens_ahead, prospects.prefill_tokens_per_s, strict=True)

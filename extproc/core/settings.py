@@ -1,9 +1,12 @@
 """What the balancer can be told: bounds and assumptions, with their units, and how a fault in them reads."""
 
 from dataclasses import dataclass
+from math import fsum
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from extproc.core.admissionsettings import Classes, PriorityClass, QuotaList
+from extproc.core.forecastsettings import ForecastSettings
 from extproc.sizes import MIB, Size
 
 
@@ -22,6 +25,8 @@ class Fault:
         return f"{self.path or '(top)'}: wanted {self.wanted}, got {self.got}"
 
 
+RESERVED_SHARE_MAX = 0.9
+"""Of a node's room, by all classes together: the lowest must be able to go."""
 GOT_CHARS_MAX = 80
 """What a fault repeats of a value or a key."""
 
@@ -141,6 +146,10 @@ class EjectionSettings(BaseModel):
         return self
 
 
+def _usual_classes() -> dict[str, PriorityClass]:
+    return {"interactive": PriorityClass(), "standard": PriorityClass(), "batch": PriorityClass(queue_ms_max=30_000)}
+
+
 class BalancerSettings(BaseModel):
     """All that the balancer can be told."""
 
@@ -153,8 +162,44 @@ class BalancerSettings(BaseModel):
     left_max_s: float = Field(600.0, gt=0, le=86_400)
     """A request whose stream was left before its end, and whose end nobody tells, counts no longer than this."""
     retry_after_s: int = Field(1, ge=1, le=3600)
-    """What refused clients are told to wait."""
+    """What refused clients are told to wait, at least."""
+    retry_after_max_s: int = Field(60, ge=1, le=86_400)
+    """The same, at most: between them, as long as it takes until there should be room."""
+    classes: Classes = Field(default_factory=_usual_classes, min_length=1, max_length=16)
+    """Classes of priority, the highest first, and how long what belongs to them may wait for room."""
+    default_class: str = Field("standard", validate_default=True)
+    """The class of requests that are given none."""
+    quotas: QuotaList = Field((), max_length=1000)
+    """What tenants may use of models; see `Quota`."""
+    forecast: ForecastSettings = ForecastSettings()
+    quota_buckets_max: int = Field(10_000, ge=1, le=1_000_000)
+    """Tenants, each with each model, whose use is remembered at a time."""
     decisions_kept_max: int = Field(200, ge=0, le=100_000)
     """Latest decisions kept for /decisions."""
     candidates_kept_max: int = Field(16, ge=1, le=1000)
     """Best candidates kept of each decision."""
+
+    @field_validator("classes")
+    @classmethod
+    def _leave_something(cls, classes: dict[str, PriorityClass]) -> dict[str, PriorityClass]:
+        reserved = fsum(one.reserved_share for one in classes.values())
+        if reserved > RESERVED_SHARE_MAX:
+            msg = f"reserved_share of all classes together at most {RESERVED_SHARE_MAX:g}, not {reserved:g}"
+            raise ValueError(msg)
+        return classes
+
+    @field_validator("default_class")
+    @classmethod
+    def _one_of_the_classes(cls, name: str, info: ValidationInfo) -> str:
+        classes: dict[str, PriorityClass] = info.data.get("classes", {name: None})
+        if name not in classes:
+            msg = f"one of {', '.join(classes)}"
+            raise ValueError(msg)
+        return name
+
+    @model_validator(mode="after")
+    def _retries_ordered(self) -> "BalancerSettings":
+        if self.retry_after_s > self.retry_after_max_s:
+            msg = f"retry_after_s ({self.retry_after_s}) <= retry_after_max_s ({self.retry_after_max_s})"
+            raise ValueError(msg)
+        return self

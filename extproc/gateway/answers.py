@@ -8,9 +8,11 @@ from extproc.gateway.conversation import Metadata, Respond
 INVALID = "invalid_request"
 TOO_LARGE = "request_too_large"
 OVERLOADED = Refusal.OVERLOADED.value
+RATE_LIMITED = Refusal.RATE_LIMIT_EXCEEDED.value
 
 _ERRORS = {
     OVERLOADED: (429, "rate_limit_error"),
+    RATE_LIMITED: (429, "rate_limit_error"),
     Refusal.NO_READY_NODE.value: (503, "server_error"),
     Refusal.MODEL_NOT_FOUND.value: (404, "invalid_request_error"),
     Refusal.CONTEXT_LENGTH_EXCEEDED.value: (400, "invalid_request_error"),
@@ -20,17 +22,24 @@ _ERRORS = {
 """Status and type of each code that an error body can carry."""
 
 
-def error(code: str, message: str, param: str | None, retry_after_s: int | None, metadata: Metadata) -> Respond:
-    """An answer in the shape that OpenAI's clients know."""
+def error(
+    code: str,
+    message: str,
+    param: str | None,
+    retry_after_s: int | None,
+    metadata: Metadata,
+    headers: tuple[tuple[str, str], ...] = (),
+) -> Respond:
+    """An answer in the shape that OpenAI's clients know; `headers` are further ones, as `x-ratelimit-*`."""
     status, kind = _ERRORS[code]
-    headers = [("content-type", "application/json")]
+    own = [("content-type", "application/json")]
     if retry_after_s is not None:
-        headers.append(("retry-after", str(retry_after_s)))
+        own.append(("retry-after", str(retry_after_s)))
     return Respond(
         status=status,
         code=code,
         body=openai.error_body(message, kind, code, param),
-        headers=tuple(headers),
+        headers=(*own, *headers),
         metadata=metadata,
     )
 
@@ -65,8 +74,15 @@ def metadata_of(
     policy_fault: str | None,
     decision: Decision | None,
     sequences: int | None,
+    priority: str | None = None,
+    queued_ms: int | None = None,
+    model_asked: str | None = None,
 ) -> dict[str, str | int | bool]:
-    """What access logs shall show, and what `accesslog` knows the request by; what is not known is absent."""
+    """What access logs shall show, and what `accesslog` knows the request by; what is not known is absent.
+
+    `priority` is the class's name, `queued_ms` how long the request waited for room, `model_asked` what the client
+    asked for where it got another. No tenant: who asks is personal, and Envoy has the header or the claim.
+    """
     metadata: dict[str, str | int | bool] = {
         "request_id": request_id,
         "outcome": outcome,
@@ -75,6 +91,12 @@ def metadata_of(
     }
     if policy_fault is not None:
         metadata["policy_error"] = policy_fault
+    if priority is not None:
+        metadata["priority"] = priority
+    if queued_ms is not None:
+        metadata["queued_ms"] = queued_ms
+    if model_asked is not None:
+        metadata["model_asked"] = model_asked
     if decision is None:
         return metadata
     metadata["strategy"] = decision.strategy

@@ -6,7 +6,6 @@ from functools import cache
 from typing import Final, assert_never
 
 from envoy.config.core.v3.base_pb2 import HeaderValueOption
-from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
 from envoy.service.ext_proc.v3.external_processor_pb2 import (
     HeaderMutation,
     HttpHeaders,
@@ -20,27 +19,28 @@ from extproc.gateway.conversation import (
     Continue,
     CountTokens,
     Event,
+    HeadersWanted,
     Metadata,
     RequestBody,
-    RequestHeaders,
     RequestTrailers,
     Respond,
     ResponseBody,
     ResponseHeaders,
     ResponseMessage,
     SetDestination,
+    Wait,
 )
 from extproc.gateway.output import has_output
+from extproc.gateway.requesthead import NOTHING_MORE, head_of
 
 DESTINATION_HEADER: Final = "x-envoy-original-dst-host"
 NAMESPACE: Final = "extproc"
 """Of the dynamic metadata."""
-TRACE_ID_CHARS_MAX: Final = 128
-_CLAIM_DIGITS_MAX: Final = 18
 _OVERLOADED_HEADER: Final = "x-envoy-overloaded"
 """On what Envoy answers itself for a request beyond its circuit breakers: the 503 is not the node's."""
 _STATUS: Final = re.compile("[1-5][0-9][0-9]", re.ASCII)
-_WANTED: Final = frozenset((":method", ":path", "content-length", "x-request-id"))
+HOLD_MARGIN_S: Final = 1.0
+"""Envoy's timer runs while the answer is on its way, on a busy machine."""
 _OVERWRITE: Final = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 
 
@@ -50,11 +50,11 @@ def kind_of(message: ProcessingRequest) -> str | None:
     return kind
 
 
-def event_of(message: ProcessingRequest) -> Event:
-    """What a message says."""
+def event_of(message: ProcessingRequest, wanted: HeadersWanted = NOTHING_MORE) -> Event:
+    """What a message says; of its headers and metadata what is wanted beside what always is."""
     match kind_of(message):
         case "request_headers":
-            return _headers(message.request_headers, message.protocol_config.request_body_mode)
+            return head_of(message, wanted)
         case "request_body":
             return RequestBody(message.request_body.body, message.request_body.end_of_stream)
         case "request_trailers":
@@ -73,16 +73,18 @@ def reply_of(action: Action, kind: str | None) -> ProcessingResponse:
         return _acknowledgement(kind)
     reply = ProcessingResponse()
     match action:
-        case Continue(metadata=metadata):
+        case Continue(metadata=metadata, body=body):
             if kind is not None:
                 getattr(reply, kind).SetInParent()
+            _write_body(reply, kind, body)
             _write_metadata(reply, metadata)
-        case SetDestination(host=host, metadata=metadata):
+        case SetDestination(host=host, metadata=metadata, body=body):
             assert kind in ("request_headers", "request_body"), "only these can change the request's headers"
             common = getattr(reply, kind).response
             # The route was chosen before we were asked; with the header set another one, to our clusters, matches.
             common.clear_route_cache = True
             _write_headers(common.header_mutation, ((DESTINATION_HEADER, host),))
+            _write_body(reply, kind, body)
             _write_metadata(reply, metadata)
         case Respond():
             immediate = reply.immediate_response
@@ -91,11 +93,21 @@ def reply_of(action: Action, kind: str | None) -> ProcessingResponse:
             immediate.details = f"extproc_{action.code}"
             _write_headers(immediate.headers, action.headers)
             _write_metadata(reply, action.metadata)
-        case CountTokens():
-            msg = "CountTokens is no reply"
+        case CountTokens() | Wait():
+            msg = f"{type(action).__name__} is no reply"
             raise TypeError(msg)
         case _:
             assert_never(action)
+    return reply
+
+
+def hold(for_s: float) -> ProcessingResponse:
+    """What has Envoy wait longer for the reply to this message than its `message_timeout`; once for each message.
+
+    Envoy does not hear it where it is longer than the filter's `max_message_timeout`, or where that is not set.
+    """
+    reply = ProcessingResponse()
+    reply.override_message_timeout.FromMilliseconds(round((max(0.0, for_s) + HOLD_MARGIN_S) * 1000))
     return reply
 
 
@@ -105,22 +117,6 @@ def _acknowledgement(kind: str | None) -> ProcessingResponse:
     if kind is not None:
         getattr(reply, kind).SetInParent()
     return reply
-
-
-def _headers(headers: HttpHeaders, body_mode: int) -> RequestHeaders:
-    found = {}
-    for header in headers.headers.headers:
-        key = header.key
-        if key in _WANTED:
-            found[key] = header.raw_value.decode("utf-8", "replace") if header.raw_value else header.value
-    return RequestHeaders(
-        method=found.get(":method", ""),
-        path=found.get(":path", ""),
-        content_length=_claim(found.get("content-length", "")),
-        trace_id=found.get("x-request-id", "")[:TRACE_ID_CHARS_MAX],
-        end_of_stream=headers.end_of_stream,
-        body_in_one=body_mode == ProcessingMode.BUFFERED,
-    )
 
 
 def _status(headers: HttpHeaders) -> int:
@@ -134,17 +130,21 @@ def _status(headers: HttpHeaders) -> int:
     return status
 
 
-def _claim(content_length: str) -> int | None:
-    if not (content_length.isascii() and content_length.isdigit()):
-        return None
-    return int(content_length) if len(content_length) <= _CLAIM_DIGITS_MAX else 10**_CLAIM_DIGITS_MAX
-
-
 def _write_headers(mutation: HeaderMutation, headers: Iterable[tuple[str, str]]) -> None:
     for key, value in headers:
         option = mutation.set_headers.add(append_action=_OVERWRITE)
         option.header.key = key
         option.header.raw_value = value.encode()
+
+
+def _write_body(reply: ProcessingResponse, kind: str | None, body: bytes | None) -> None:
+    if body is None:
+        return
+    assert kind == "request_body", "a body is replaced in the reply to the whole of it"
+    response = reply.request_body.response
+    response.body_mutation.body = body
+    # Envoy keeps the old length in BUFFERED mode, and makes a 500 of a request whose new body has another.
+    _write_headers(response.header_mutation, (("content-length", str(len(body))),))
 
 
 def _write_metadata(reply: ProcessingResponse, metadata: Metadata) -> None:

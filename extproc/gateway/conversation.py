@@ -1,17 +1,29 @@
 """What passes between Envoy and one session: events in, actions out, as values.
 
 Envoy waits for exactly one reply to each message of a stream, so each event is answered by exactly one action.
-`CountTokens` alone is no reply: it asks for a `TokensCounted`, and the answer to that is the reply.
+Two are no reply: `CountTokens` asks for a `TokensCounted`, and `Wait` for an `Admitted`; the answer to that goes on.
 """
 
 from collections.abc import Mapping
 
 from msgspec import Struct
 
+from extproc.core.decision import Decision
 from extproc.prompt import CountedPrompt, Prompt
 
 Metadata = Mapping[str, str | int | bool]
 """Dynamic metadata of namespace `extproc`, for access logs."""
+
+
+class HeadersWanted(Struct, frozen=True):
+    """What a policy reads of a request's head, beside what every policy does."""
+
+    names: frozenset[str] = frozenset()
+    """Of headers, in lower case."""
+    namespace: str = ""
+    """Of the dynamic metadata that has the tenant's claim; empty: none is read."""
+    claim: str = ""
+    """Where it stands there, as `path.to.claim`."""
 
 
 class RequestHeaders(Struct, frozen=True):
@@ -27,7 +39,13 @@ class RequestHeaders(Struct, frozen=True):
     end_of_stream: bool = False
     """There is no body."""
     body_in_one: bool = False
-    """Envoy sends the whole body in one message, which lacks `end_of_stream` where trailers follow."""
+    """Envoy sends the whole body in one message, which lacks `end_of_stream` where trailers follow. Only such a body
+    can be replaced: of others the first pieces have gone on."""
+    named: Mapping[str, str] = {}
+    """Values of the headers that the policy reads, printable, cut to `TENANT_CHARS_MAX` characters. Of a header that
+    repeats the last one: what a gateway appends comes after what its client sent."""
+    tenant_claim: str | None = None
+    """The claim that names the tenant, as those; `None`: there is none, or no text, number or flag stands there."""
 
 
 class RequestBody(Struct, frozen=True):
@@ -66,8 +84,21 @@ class TokensCounted(Struct, frozen=True):
     prompt: CountedPrompt
 
 
+class Admitted(Struct, frozen=True):
+    """The end of a `Wait`: the request may go, or its time is up."""
+
+    decision: Decision
+
+
 Event = (
-    RequestHeaders | RequestBody | RequestTrailers | ResponseHeaders | ResponseBody | ResponseMessage | TokensCounted
+    RequestHeaders
+    | RequestBody
+    | RequestTrailers
+    | ResponseHeaders
+    | ResponseBody
+    | ResponseMessage
+    | TokensCounted
+    | Admitted
 )
 
 
@@ -88,12 +119,23 @@ class SetDestination(Struct, frozen=True):
 
     host: str
     metadata: Metadata
+    body: bytes | None = None
+    """What the node gets instead of the body that came, in the reply to a whole body alone; `None`: that body."""
 
 
 class Continue(Struct, frozen=True):
     """The request goes on without a destination: Envoy's static cluster serves it."""
 
     metadata: Metadata = {}
+    body: bytes | None = None
+    """As of `SetDestination`."""
+
+
+class Wait(Struct, frozen=True):
+    """There is no room yet: the request waits for an `Admitted`."""
+
+    until_s: float
+    """When its time is up, by the clock of `receive`."""
 
 
 class Respond(Struct, frozen=True):
@@ -107,4 +149,4 @@ class Respond(Struct, frozen=True):
     metadata: Metadata
 
 
-Action = Acknowledge | CountTokens | SetDestination | Continue | Respond
+Action = Acknowledge | CountTokens | SetDestination | Continue | Wait | Respond

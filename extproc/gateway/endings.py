@@ -52,7 +52,15 @@ def of_entry(ended: AnswerEnded) -> Answered:
         host=ended.upstream_host,
         model=ended.model,
         output_tokens=_output_tokens(ended),
+        used_tokens=_used_tokens(ended),
     )
+
+
+def _used_tokens(ended: AnswerEnded) -> int | None:
+    """What a quota counts."""
+    if ended.prompt_tokens is None:
+        return None
+    return ended.prompt_tokens + (ended.completion_tokens or 0)
 
 
 def _output_tokens(ended: AnswerEnded) -> int | None:

@@ -11,7 +11,7 @@ without a destination.
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import count
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import grpc
 import structlog
@@ -23,9 +23,20 @@ from extproc.core.balancer import Balancer
 from extproc.core.request import TokenCount
 from extproc.gateway import codec
 from extproc.gateway.budget import BodyBudget
-from extproc.gateway.conversation import Acknowledge, Action, Continue, CountTokens, Respond, TokensCounted
-from extproc.gateway.routepolicy import RoutePolicies
+from extproc.gateway.conversation import (
+    Acknowledge,
+    Action,
+    Admitted,
+    Continue,
+    CountTokens,
+    HeadersWanted,
+    Respond,
+    TokensCounted,
+    Wait,
+)
+from extproc.gateway.routepolicy import RoutePolicies, headers_wanted
 from extproc.gateway.session import Session
+from extproc.gateway.waiting import WaitingRequests
 from extproc.ops.metrics import Metrics
 from extproc.prompt import CountedPrompt, Prompt
 from extproc.streams import Waits
@@ -103,6 +114,8 @@ class ExternalProcessor:
         self._streams_open = 0
         self._draining = False
         self._rests = Waits()
+        self._waiting = WaitingRequests(balancer, clock, lambda: self._our_error("admit"))
+        metrics.queue.watch(lambda: balancer.waiting)
         metrics.requests.watch(lambda: self._streams_open, lambda: self._budget.bytes_reserved)
 
     @property
@@ -111,8 +124,12 @@ class ExternalProcessor:
         return self._streams_open
 
     def drain(self) -> None:
-        """Take no new streams, end each open one with gRPC OK as soon as it is decided. Envoy goes on without us."""
+        """Take no new streams, end each open one with gRPC OK as soon as it is decided. Envoy goes on without us.
+
+        Who waits for room is turned away: its client may find it elsewhere.
+        """
         self._draining = True
+        self._waiting.drain()
         self._rests.end()
 
     async def Process(self, request_iterator: AsyncIterator[ProcessingRequest], context: _Context) -> None:  # noqa: ARG002, N802
@@ -123,13 +140,13 @@ class ExternalProcessor:
         # a busy processor for a dead one.
         if self._streams_open >= self._limits.streams_max:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"streams_max is {self._limits.streams_max}")
-        session = self._open(context)
+        session, wanted = self._open(context)
         self._streams_open += 1
         try:
             message = await context.read()
             while message is not grpc.aio.EOF:
                 was_decided = session.decided
-                reply = await self._reply(session, message)
+                reply = await self._reply(_Stream(session, wanted, context), message)
                 del message  # it may be a whole body, and the next message may be hours away
                 if session.leaves and self._leave(session):
                     return  # which sends the message on its way as well, for less
@@ -142,7 +159,7 @@ class ExternalProcessor:
             session.close(self._clock())
             self._streams_open -= 1
 
-    def _open(self, context: _Context) -> Session:
+    def _open(self, context: _Context) -> tuple[Session, HeadersWanted]:
         # All that is wanted of the context is read here: once its RPC has ended it must not be touched.
         metadata = context.invocation_metadata() or ()
         try:
@@ -154,12 +171,14 @@ class ExternalProcessor:
             self._metrics.requests.policy_fault()
         # Envoy may tell of a request after a restart of ours, so no number is used twice over all starts.
         request_id = f"{self._boot}-{next(self._request_ids)}"
-        return Session(self._balancer, policy, fault, self._budget, self._limits, request_id)
+        session = Session(self._balancer, policy, fault, self._budget, self._limits, request_id)
+        return session, headers_wanted(policy)
 
-    async def _reply(self, session: Session, message: ProcessingRequest) -> ProcessingResponse:
+    async def _reply(self, stream: "_Stream", message: ProcessingRequest) -> ProcessingResponse:
+        session = stream.session
         was_decided = session.decided
         try:
-            action, began_s = await self._answer(session, message)
+            action, began_s = await self._answer(stream, message)
         except Exception:  # noqa: BLE001
             self._our_error("answer")
             action, began_s = (Acknowledge(), 0.0) if was_decided else self._recover(session)
@@ -172,9 +191,10 @@ class ExternalProcessor:
             self._our_error("reply")
             return codec.reply_of(Acknowledge(), kind)
 
-    async def _answer(self, session: Session, message: ProcessingRequest) -> tuple[Action, float]:
+    async def _answer(self, stream: "_Stream", message: ProcessingRequest) -> tuple[Action, float]:
         """The action, and since when it was chosen."""
-        event = codec.event_of(message)
+        session = stream.session
+        event = codec.event_of(message, stream.wanted)
         began_s = time.perf_counter()
         action = session.receive(event, self._clock())
         if isinstance(action, CountTokens):
@@ -182,6 +202,12 @@ class ExternalProcessor:
             prompt = counted if isinstance(counted, CountedPrompt) else await counted
             began_s = time.perf_counter()
             action = session.receive(TokensCounted(prompt), self._clock())
+        if isinstance(action, Wait):
+            # Else Envoy would take us for dead, long before the request's time is up.
+            await stream.context.write(codec.hold(action.until_s - self._clock()))
+            decision = await self._waiting.decision(session.request_id)
+            began_s = time.perf_counter()
+            action = session.receive(Admitted(decision), self._clock())
         return action, began_s
 
     def _recover(self, session: Session) -> tuple[Action, float]:
@@ -212,6 +238,7 @@ class ExternalProcessor:
         try:
             if session.decision is not None:
                 self._metrics.requests.decided(session.decision, seconds)
+                self._metrics.queue.decided(session.decision)
             if isinstance(action, Respond):
                 self._metrics.requests.responded(action.code)
         except Exception:  # noqa: BLE001
@@ -220,3 +247,9 @@ class ExternalProcessor:
     def _our_error(self, where: str) -> None:
         log.exception("error of ours; the request goes on", where=where)
         self._metrics.our_error(where)
+
+
+class _Stream(NamedTuple):
+    session: Session
+    wanted: HeadersWanted
+    context: _Context

@@ -1,7 +1,7 @@
 """One request's conversation with Envoy, without I/O: an event in, an action out.
 
     OPENED ── headers ──► BODY ── the whole body ──► COUNTING ── tokens counted ──► DECIDED
-       │                   │
+       │                   │                             └── no room ──► WAITING ── admitted ──► DECIDED
        └───────────────────┴── nothing to count, or a refusal ────────────────────► DECIDED
 
 OPENED    Nothing has come. The headers tell whether there is a body, whether it is inference, and how many bytes the
@@ -9,12 +9,16 @@ OPENED    Nothing has come. The headers tell whether there is a body, whether it
           fallback's node is named in the reply to the headers.
 BODY      Pieces are gathered until the body is whole; how it was cut never matters. Each must find room as it comes.
           Over a limit the client is answered at once. Whole: parsed, and the tokens asked for.
-COUNTING  The one state that waits for us and not for Envoy.
+COUNTING  Waits for us and not for Envoy, as the next.
+WAITING   No node has room, and the request's class may wait. The balancer lets it go, or turns it away; if its client
+          goes first, closing the session takes it out of the queue.
 DECIDED   The reply to the latest message carried the decision. Whatever comes now is acknowledged; what it shows of the
           answer is looked at (`answerwatch`). The stream stays open for as long as the response runs, or until it is
           left: closing the session ends the balancer's reservation.
 
 Room is given back at the decision, or at the stream's end; that of a body that nobody reads, when it has come.
+
+Where the policy gives the request another model than its body names, the reply to the whole body carries it anew.
 """
 
 import enum
@@ -24,19 +28,19 @@ from msgspec.structs import replace
 
 from extproc.config import ServeLimits
 from extproc.core.balancer import Balancer
-from extproc.core.decision import Chosen, Decision, Refused, Unknown
+from extproc.core.decision import Decision, Queued
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import CountSource, Endpoint, InferenceRequest, TokenCount
-from extproc.gateway import answers, openai
+from extproc.gateway import openai
+from extproc.gateway.actions import Actions
 from extproc.gateway.answerwatch import AnswerWatch
-from extproc.gateway.budget import BodyBudget, BodyShare
+from extproc.gateway.budget import BodyBudget
 from extproc.gateway.conversation import (
     Acknowledge,
     Action,
-    Continue,
+    Admitted,
     CountTokens,
     Event,
-    Metadata,
     RequestBody,
     RequestHeaders,
     RequestTrailers,
@@ -44,13 +48,11 @@ from extproc.gateway.conversation import (
     ResponseBody,
     ResponseHeaders,
     ResponseMessage,
-    SetDestination,
     TokensCounted,
+    Wait,
 )
+from extproc.gateway.upload import Upload
 from extproc.prompt import CountedPrompt
-
-BUDGET_RETRY_AFTER_S = 1
-"""What clients are told to wait when bodies fill their share of memory."""
 
 _ACKNOWLEDGE = Acknowledge()
 
@@ -59,6 +61,7 @@ class _State(enum.Enum):
     OPENED = enum.auto()
     BODY = enum.auto()
     COUNTING = enum.auto()
+    WAITING = enum.auto()
     DECIDED = enum.auto()
 
 
@@ -66,24 +69,23 @@ class Session:
     """One request. `receive` answers each event by one action; `close` must be called once the stream has ended."""
 
     __slots__ = (
+        "_actions",
         "_balancer",
         "_body_in_one",
-        "_bytes_come",
-        "_chunks",
+        "_body_items_max",
         "_endpoint",
-        "_limits",
-        "_longest_field",
+        "_model",
         "_parsed",
         "_policy",
-        "_policy_fault",
-        "_request_id",
+        "_priority",
         "_routed",
-        "_sequences",
-        "_share",
         "_state",
+        "_tenant",
         "_trace_id",
+        "_upload",
         "_watch",
         "decision",
+        "request_id",
     )
 
     def __init__(
@@ -97,20 +99,20 @@ class Session:
     ) -> None:
         self._balancer = balancer
         self._policy = policy
-        self._policy_fault = policy_fault
-        self._share = BodyShare(body_budget)
-        self._limits = limits
-        self._request_id = request_id
+        self._upload = Upload(body_budget, limits)
+        self._actions = Actions(request_id, policy, policy_fault, self._upload, limits)
+        self._body_items_max = limits.body_items_max
+        self.request_id = request_id
         self._trace_id = ""
+        self._priority = policy.priority or ""
+        self._tenant = ""
         self._state = _State.OPENED
         self._endpoint: Endpoint | None = None
         self._body_in_one = False
-        self._chunks: list[bytes] = []
-        self._bytes_come = 0
         self._parsed: openai.ParsedBody | None = None
+        self._model: str | None = None
+        """What the policy gives to who asks for the body's model."""
         self._routed: InferenceRequest | None = None
-        self._sequences: int | None = None
-        self._longest_field: str | None = None
         self._watch = AnswerWatch(balancer, request_id, leaves_early=policy.leave_after_first_token)
         self.decision: Decision | None = None
         """The balancer's; `None` as well where a client was refused without asking it."""
@@ -138,6 +140,9 @@ class Session:
             case TokensCounted():
                 assert self._state is _State.COUNTING, "tokens counted that were not asked for"
                 return self._route(event.prompt, now_s)
+            case Admitted():
+                assert self._state is _State.WAITING, "admitted that did not wait"
+                return self._decide(event.decision)
             case RequestTrailers():
                 # Without a whole body before them it is too late to name a node: their reply cannot set headers.
                 self._drop_body()
@@ -159,6 +164,7 @@ class Session:
     def recover(self, now_s: float) -> Action:
         """After an error of ours: what was decided already, or else the fallback's node."""
         if not self.decided:
+            self._balancer.finish(self.request_id, now_s)  # it may wait
             return self._fallback(now_s)
         return _ACKNOWLEDGE if self.decision is None else self._carry_out(self.decision)
 
@@ -182,118 +188,91 @@ class Session:
         self._trace_id = headers.trace_id
         self._body_in_one = headers.body_in_one
         self._state = _State.BODY
+        policy = self._policy
+        if policy.priority_header is not None:
+            self._priority = self._balancer.class_named(headers.named.get(policy.priority_header)) or self._priority
+        self._tenant = headers.tenant_claim or headers.named.get(policy.tenant_header or "") or ""
         if not headers.end_of_stream:
-            refusal = self._claim(headers.content_length or 0)
-            if refusal is not None:
-                return refusal
+            overflow = self._upload.announced(headers.content_length or 0)
+            if overflow is not None:
+                return self._respond(self._actions.overflow(overflow))
             self._endpoint = openai.endpoint_of(headers.method, headers.path)
         if self._endpoint is None:
             return self._fallback(now_s, body_follows=not headers.end_of_stream)
         return _ACKNOWLEDGE
 
     def _body(self, body: RequestBody, now_s: float) -> Action:
-        refusal = self._hold(len(body.data))
-        if refusal is not None:
-            return refusal
-        self._chunks.append(body.data)
+        overflow = self._upload.add(body.data)
+        if overflow is not None:
+            return self._respond(self._actions.overflow(overflow))
         if not (body.end_of_stream or self._body_in_one):
             return _ACKNOWLEDGE
-        if self._bytes_come == 0:
+        if self._upload.bytes_come == 0:
             return self._fallback(now_s)
         assert self._endpoint is not None, "only bodies of inference paths are gathered"
-        parsed = openai.parse(self._endpoint, b"".join(self._chunks), self._limits.body_items_max)
+        parsed = openai.parse(self._endpoint, self._upload.whole(), self._body_items_max)
         if isinstance(parsed, openai.BodyFault):
-            return self._respond(answers.INVALID, parsed.message, parsed.param)
+            return self._respond(self._actions.invalid(parsed.message, parsed.param))
         self._parsed = parsed
-        self._chunks.clear()
+        self._model = self._actions.asked = parsed.model
+        if self._body_in_one:  # else its first pieces have gone on
+            self._model = self._policy.model_for(parsed.model, self.request_id)
+        if self._model == parsed.model and self._model not in self._policy.fallback_models:
+            self._upload.forget()
         self._state = _State.COUNTING
-        return CountTokens(parsed.model, parsed.prompt, self._bytes_come)
+        return CountTokens(self._model, parsed.prompt, self._upload.bytes_come)
 
     def _route(self, counted: CountedPrompt, now_s: float) -> Action:
         parsed = self._parsed
         assert parsed is not None, "parsed before counting"
+        assert self._model is not None, "named with it"
         count = counted.count
         request = InferenceRequest(
-            request_id=self._request_id,
-            model=parsed.model,
+            request_id=self.request_id,
+            model=self._model,
             endpoint=parsed.endpoint,
             prompt=replace(count, exact=False) if count.exact and not parsed.length_binds else count,
             prompt_blocks=counted.blocks,
             output_tokens_max=parsed.output_tokens_max,
             sequences=parsed.sequences,
             trace_id=self._trace_id,
+            priority=self._priority,
+            tenant=self._tenant,
+            body_bytes=self._upload.bytes_come,
+            model_fixed=not self._body_in_one,
         )
-        self._sequences = parsed.sequences
-        self._longest_field = answers.longest_field(parsed, request.prompt)
+        self._actions.knows(parsed, request.prompt)
         self._watch.counted = True
-        self.decision = self._balancer.route(request, self._policy, now_s)
         if count.source is CountSource.ESTIMATED:
-            self._routed = replace(request, prompt_blocks=())
-        self._drop_body()
-        return self._carry_out(self.decision)
+            self._routed = request
+        return self._decide(self._balancer.route(request, self._policy, now_s))
+
+    def _decide(self, decision: Decision) -> Action:
+        if isinstance(decision.outcome, Queued):
+            self._state = _State.WAITING
+            return Wait(decision.outcome.until_s)
+        self.decision = decision
+        if self._routed is not None:
+            self._routed = replace(self._routed, prompt_blocks=())  # of no more use, and the answer may take long
+        return self._carry_out(decision)
 
     def _fallback(self, now_s: float, *, body_follows: bool = False) -> Action:
+        self.decision = self._balancer.route_uninspected(self.request_id, self._trace_id, now_s)
+        return self._carry_out(self.decision, body_follows=body_follows)
+
+    def _carry_out(self, decision: Decision, *, body_follows: bool = False) -> Action:
+        self._state = _State.DECIDED
+        action = self._actions.of(decision, self._model)
         if not body_follows:
-            self._drop_body()
-        self._state = _State.DECIDED
-        self.decision = self._balancer.route_uninspected(self._request_id, self._trace_id, now_s)
-        return self._carry_out(self.decision)
+            self._drop_body()  # not before: after an error of ours the action is made again
+        return action
 
-    def _carry_out(self, decision: Decision) -> Action:
-        self._state = _State.DECIDED
-        outcome = decision.outcome
-        match outcome:
-            case Chosen(host=host, reason=reason, fallback=fallback):
-                label = "uninspected" if decision.model is None else "fallback" if fallback else "chosen"
-                return SetDestination(host, self._metadata(label, reason, decision))
-            case Unknown(reason=reason):
-                return Continue(self._metadata("unknown", reason, decision))
-            case Refused(refusal=refusal, message=message, retry_after_s=retry_after_s):
-                param = answers.field_of(refusal, self._longest_field)
-                return self._respond(refusal.value, message, param, retry_after_s, decision)
-            case _:
-                assert_never(outcome)
-
-    def _claim(self, amount: int) -> Respond | None:
-        """What the headers announce; the answer to the client where that is too much."""
-        if amount > self._limits.body_bytes_max:
-            return self._too_large()
-        if amount >= self._limits.body_claim_bytes_min and not self._share.claim(amount):
-            return self._no_room()
-        return None
-
-    def _hold(self, amount: int) -> Respond | None:
-        """What has come of the body; the answer to the client where it is too much."""
-        self._bytes_come += amount
-        if self._bytes_come > self._limits.body_bytes_max:
-            return self._too_large()
-        return None if self._share.hold(amount) else self._no_room()
-
-    def _too_large(self) -> Respond:
-        message = f"The request body is larger than {self._limits.body_bytes_max} bytes."
-        return self._respond(answers.TOO_LARGE, message)
-
-    def _no_room(self) -> Respond:
-        message = "The bodies of running requests fill the memory set aside for them; try again."
-        return self._respond(answers.OVERLOADED, message, retry_after_s=BUDGET_RETRY_AFTER_S)
-
-    def _drop_body(self) -> None:
-        self._chunks.clear()
-        self._parsed = None
-        self._share.give_back()
-
-    def _respond(
-        self,
-        code: str,
-        message: str,
-        param: str | None = None,
-        retry_after_s: int | None = None,
-        decision: Decision | None = None,
-    ) -> Respond:
+    def _respond(self, answer: Respond) -> Respond:
+        """The client is answered without asking the balancer."""
         self._drop_body()
         self._state = _State.DECIDED
-        return answers.error(code, message, param, retry_after_s, self._metadata(code, message, decision))
+        return answer
 
-    def _metadata(self, outcome: str, reason: str, decision: Decision | None) -> Metadata:
-        policy, fault = self._policy.name, self._policy_fault
-        return answers.metadata_of(self._request_id, outcome, reason, policy, fault, decision, self._sequences)
+    def _drop_body(self) -> None:
+        self._parsed = None
+        self._upload.drop()

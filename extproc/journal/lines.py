@@ -2,7 +2,8 @@
 
 One JSON object a line, told apart by `call`. A file begins with a `Head`. What many lines would repeat, policies and
 lists of models, stands in a line of its own, and others name it by a number; each file has the lines of the numbers
-that it uses. There is nothing of a prompt but the hashes of its blocks, which are keyed with a secret of the process.
+that it uses. There is nothing of a prompt but the hashes of its blocks, and of most tenants no more than a hash
+(`journal.tenants`); both are keyed with secrets of the process.
 """
 
 import struct
@@ -11,12 +12,12 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from extproc.core.decision import Candidate, Chosen, Decision, Refused, Unknown
+from extproc.core.decision import Candidate, Chosen, Decision, Queued, Refusal, Refused, Unknown
 from extproc.core.outcome import Answered
 from extproc.core.request import InferenceRequest, Phase
 from extproc.core.snapshot import ServedModel
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Of what is written here. Another one is not read; but all have `call`, `format` and `version` in their first line."""
 BEGINNING: Final = b'{"call":"journal"'
 """Of every journal, in whatever format: by this `serve` knows what it may append to."""
@@ -94,6 +95,11 @@ class Decided(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tru
     chosen: Chosen | None = None
     refused: Refused | None = None
     unknown: Unknown | None = None
+    queued: Queued | None = None
+    model: str | None = None
+    """What it goes to, where the line does not say it: its fallback model, or any of one who has waited."""
+    queued_s: float | None = None
+    """How long it has waited."""
     phase: Phase | None = None
     uncached_tokens: int | None = None
     candidates: tuple[Candidate, ...] = ()
@@ -114,6 +120,29 @@ class Routed(_Line, frozen=True, tag="route"):
     blocks: bytes = b""
     decided: Decided | None = None
     """`None`: it raised, a fault of ours."""
+
+
+class Admitted(_Line, frozen=True, tag="admit"):
+    """One decision of `admit`; nothing is written where it made none."""
+
+    now_s: float
+    request_id: str
+    decided: Decided
+    left: int = 0
+    """How many of the same call stand in the lines behind it."""
+
+    @property
+    def turned_away(self) -> bool:
+        """Whether its time was up. Whoever goes by turn is not refused for want of room."""
+        return self.decided.refused is not None and self.decided.refused.refusal is Refusal.OVERLOADED
+
+
+class Drained(_Line, frozen=True, tag="drain"):
+    """One decision of `drain`."""
+
+    now_s: float
+    request_id: str
+    decided: Decided
 
 
 class Uninspected(_Line, frozen=True, tag="route_uninspected"):
@@ -166,7 +195,8 @@ class Ticked(_Line, frozen=True, tag="tick"):
     now_s: float
 
 
-Call = Reported | Left | Routed | Uninspected | Recounted | FirstToken | StreamLeft | Finished | Told | Ticked
+Waited = Admitted | Drained
+Call = Reported | Left | Routed | Waited | Uninspected | Recounted | FirstToken | StreamLeft | Finished | Told | Ticked
 Line = Head | Policy | Models | Lost | Call
 
 encode = msgspec.json.Encoder().encode
@@ -179,14 +209,17 @@ def decode(raw: bytes) -> Line:
     return _decoder.decode(raw)
 
 
-def decided_of(decision: Decision) -> Decided:
-    """What a decision says beyond the call."""
+def decided_of(decision: Decision, model_told: str | None = None) -> Decided:
+    """What a decision says beyond the call, which tells this model or none."""
     outcome = decision.outcome
     return Decided(
         decision.strategy,
         outcome if isinstance(outcome, Chosen) else None,
         outcome if isinstance(outcome, Refused) else None,
         outcome if isinstance(outcome, Unknown) else None,
+        outcome if isinstance(outcome, Queued) else None,
+        None if decision.model == model_told else decision.model,
+        decision.queued_s or None,
         decision.phase,
         decision.uncached_tokens,
         decision.candidates,

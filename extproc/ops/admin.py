@@ -15,6 +15,8 @@ from aiohttp import web
 
 from extproc.core.balancer import Balancer
 from extproc.core.decision import Candidate, Chosen, Decision, Outcome
+from extproc.core.forecast import ModelForecast
+from extproc.ops.capacitypage import capacity_page
 from extproc.ops.metrics import Metrics
 from extproc.ops.nodegauges import NodeSample, samples_of
 
@@ -41,6 +43,7 @@ _INDEX = """extproc
   ready                it is up by its agent's last word (state), and that word still counts (freshness)
   out_s                so long still no request goes there, because it failed some; null: it gets requests
   on_trial             it failed some, and the next request sent there is the trial; then out_s counts again
+/capacity              how many nodes each model needs, and when those that are there will be too few
 /decisions?limit=N     the latest decisions, newest first: candidates, costs (null: not scored), reason
 """
 _BUSY = f"{PAGES_MAX} pages are being made or read, which is all that may be at once; try again"
@@ -59,6 +62,7 @@ def build(
             web.get("/readyz", pages.readyz),
             web.get("/metrics", pages.metrics),
             web.get("/nodes", pages.nodes),
+            web.get("/capacity", pages.capacity),
             web.get("/decisions", pages.decisions),
         ]
     )
@@ -92,7 +96,14 @@ class _Pages:
         return _json({"ready": True, "nodes": nodes, "nodes_ready": sum(one.is_ready for one in self._samples())})
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
-        return await self._sent(request, lambda: partial(self._metrics.page, self._samples()), _METRICS_TYPE)
+        return await self._sent(
+            request, lambda: partial(self._metrics.page, self._samples(), self._forecasts()), _METRICS_TYPE
+        )
+
+    async def capacity(self, request: web.Request) -> web.StreamResponse:
+        return await self._sent(
+            request, lambda: partial(capacity_page, self._forecasts(), self._balancer.settings.forecast.ttft_s)
+        )
 
     async def nodes(self, request: web.Request) -> web.StreamResponse:
         node_id = request.query.get("node")
@@ -141,6 +152,9 @@ class _Pages:
             return response
         finally:
             self._under_way -= 1
+
+    def _forecasts(self) -> tuple[ModelForecast, ...]:
+        return self._balancer.forecasts(self._clock())
 
     def _samples(self) -> list[NodeSample]:
         return samples_of(self._balancer, self._clock())

@@ -1,10 +1,11 @@
 """What operators can watch: the metrics of one `serve`, and the page that has them.
 
-Every metric's name and meaning stands here, in `requestmetrics`, `answermetrics`, `tokenmetrics` or `nodegauges` only.
+Every metric's name and meaning stands here, in `requestmetrics`, `queuemetrics`, `answermetrics`, `tokenmetrics`,
+`capacitymetrics` or `nodegauges` only.
 
 Labels have few values: outcomes, codes and verdicts are closed sets, tokenizers are those of the configuration, and
 node ids are bounded by `nodes_max` because a node's series go when the table forgets it. Model names of requests are
-no label: clients choose them.
+no label: clients choose them; but those that nodes serve are, of the forecast.
 """
 
 from collections.abc import Collection
@@ -19,8 +20,11 @@ from prometheus_client import (
     generate_latest,
 )
 
+from extproc.core.forecast import ModelForecast
 from extproc.ops.answermetrics import AnswerMetrics
+from extproc.ops.capacitymetrics import CapacityGauges
 from extproc.ops.nodegauges import NodeGauges, NodeSample
+from extproc.ops.queuemetrics import QueueMetrics
 from extproc.ops.requestmetrics import RequestMetrics
 from extproc.ops.tokenmetrics import TokenMetrics
 
@@ -37,6 +41,8 @@ class Metrics:
         Info("extproc_build", "Which extproc this is.", registry=registry).info({"version": version("extproc")})
         self.requests = RequestMetrics(registry)
         """Told by the gateway."""
+        self.queue = QueueMetrics(registry)
+        """The same."""
         self.answers = AnswerMetrics(registry)
         """Told by the access log."""
         self.tokens = TokenMetrics(registry)
@@ -62,6 +68,7 @@ class Metrics:
         """Something of ours failed. `where` is a fixed name in our code, never input."""
         self._errors.labels(where).inc()
 
-    def page(self, nodes: Collection[NodeSample]) -> bytes:
-        """The page that Prometheus scrapes (text format 0.0.4), with the nodes' gauges."""
-        return generate_latest(self._registry) + generate_latest(NodeGauges(nodes))
+    def page(self, nodes: Collection[NodeSample], forecasts: Collection[ModelForecast] = ()) -> bytes:
+        """The page that Prometheus scrapes (text format 0.0.4), with the gauges of nodes and of models."""
+        own = generate_latest(self._registry)
+        return own + generate_latest(NodeGauges(nodes)) + generate_latest(CapacityGauges(forecasts))

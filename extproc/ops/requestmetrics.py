@@ -5,7 +5,7 @@ from typing import assert_never
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from extproc.core.decision import Chosen, Decision, Outcome, Refused, Unknown
+from extproc.core.decision import Chosen, Decision, Outcome, Queued, Refused, Unknown
 
 _DECIDE_BUCKETS_S = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 0.1)
 _PROMPT_BUCKETS_TOKENS = (10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
@@ -19,7 +19,8 @@ class RequestMetrics:
             "extproc_decisions_total",
             "Routing decisions. outcome: chosen, fallback (round robin: no fresh snapshot could be trusted), unknown "
             "(no node known, or just started: Envoy's own cluster serves), uninspected (no inference: always round "
-            "robin), or a refusal's code. phase: which work dominates; none for what was not inspected.",
+            "robin), or a refusal's code. What waits for room is "
+            "counted when it is decided. phase: which work dominates; none for what was not inspected.",
             ["outcome", "phase"],
             registry=registry,
         )
@@ -119,5 +120,7 @@ def _outcome(outcome: Outcome) -> str:
             return refusal.value
         case Unknown():
             return "unknown"
+        case Queued():
+            return "queued"
         case _:
             assert_never(outcome)

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 from pydantic import ValidationError
 
+from extproc.core.admissionsettings import TENANT_CHARS_MAX
 from extproc.core.request import MODEL_CHARS_MAX
 from extproc.core.settings import BalancerSettings, Fault, faults_of, shown
 from extproc.core.snapshot import (
@@ -22,13 +23,32 @@ from extproc.core.snapshot import (
     ServedModel,
     Snapshot,
 )
-from extproc.journal.lines import BLOCK_BYTES, Head, Line, Lost, Models, Policy, Recounted, Reported, Routed, Told
+from extproc.journal.lines import (
+    BLOCK_BYTES,
+    Admitted,
+    Decided,
+    Drained,
+    Head,
+    Line,
+    Lost,
+    Models,
+    Policy,
+    Recounted,
+    Reported,
+    Routed,
+    Told,
+)
 from extproc.tokens.blocks import PROMPT_BLOCKS_MAX
 
 CLOCK_S_MAX: Final = 1e12
 """No clock shows more seconds."""
 ID_CHARS_MAX: Final = 256
 REQUEST_TOKENS_MAX: Final = 10**12
+BODY_BYTES_MAX: Final = 2**50
+ADMITTED_MAX: Final = 1000
+"""Decisions of one call, which are kept until all are there."""
+QUEUE_S_MAX: Final = 3600.0
+"""No class waits longer."""
 
 _SNAPSHOT: Final[dict[str, tuple[float, float]]] = {
     "sequence": (0, 2**64 - 1),
@@ -106,6 +126,8 @@ def _numbers(line: Line) -> Iterator[tuple[str, float | None, float, float]]:
         name = "started_s" if isinstance(line, Head) else "now_s"
         yield name, getattr(line, name), -CLOCK_S_MAX, CLOCK_S_MAX
     yield "request_id (length)", len(getattr(line, "request_id", "")), 0, ID_CHARS_MAX
+    if isinstance(line, Routed | Admitted | Drained) and line.decided is not None:
+        yield from _numbers_decided(line.decided, line.now_s)
     match line:
         case Routed(request=request, blocks=blocks) | Recounted(request=request, blocks=blocks):
             yield "request.request_id (length)", len(request.request_id), 0, ID_CHARS_MAX
@@ -113,6 +135,9 @@ def _numbers(line: Line) -> Iterator[tuple[str, float | None, float, float]]:
             yield "request.prompt.tokens", request.prompt.tokens, 0, REQUEST_TOKENS_MAX
             yield "request.output_tokens_max", request.output_tokens_max, -REQUEST_TOKENS_MAX, REQUEST_TOKENS_MAX
             yield "request.sequences", request.sequences, 1, REQUESTS_MAX
+            yield "request.priority (length)", len(request.priority), 0, ID_CHARS_MAX
+            yield "request.tenant (length)", len(request.tenant), 0, TENANT_CHARS_MAX
+            yield "request.body_bytes", request.body_bytes, 0, BODY_BYTES_MAX
             yield f"blocks (bytes beyond a multiple of {BLOCK_BYTES})", len(blocks) % BLOCK_BYTES, 0, 0
             yield "blocks (length)", len(blocks) // BLOCK_BYTES, 0, PROMPT_BLOCKS_MAX
         case Models(models=models):
@@ -123,7 +148,16 @@ def _numbers(line: Line) -> Iterator[tuple[str, float | None, float, float]]:
         case Told(answered=answered):
             yield "answered.request_id (length)", len(answered.request_id), 0, ID_CHARS_MAX
             yield "answered.output_tokens", answered.output_tokens, 0, REQUEST_TOKENS_MAX
+            yield "answered.used_tokens", answered.used_tokens, 0, REQUEST_TOKENS_MAX
+        case Admitted(left=left):
+            yield "left", left, 0, ADMITTED_MAX
         case Lost(lines=lines):
             yield "lines", lines, 1, COUNTER_MAX
         case _:
             pass
+
+
+def _numbers_decided(decided: Decided, now_s: float) -> Iterator[tuple[str, float | None, float, float]]:
+    yield "decided.model (length)", len(decided.model or ""), 0, MODEL_CHARS_MAX
+    if decided.queued is not None:
+        yield "decided.queued.until_s", decided.queued.until_s, now_s, now_s + QUEUE_S_MAX

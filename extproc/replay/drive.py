@@ -5,6 +5,9 @@ beginning is gone (its file was the oldest, and went), or lines were lost or are
 nodes report and requests end: prefixes, rates and turns remember for long. So decisions behind such a place are not
 compared until the next run begins; how many of them went to the same node is told for itself. In any case requests go
 where the journal says, whatever is decided here: one decision that differs does not spoil those behind it.
+
+Of requests that wait the journal says when each goes, not when it was looked at in vain. So what is compared is whether
+it goes at that moment, behind those that came before it by turn and did not go; not whether it could have gone sooner.
 """
 
 from collections.abc import Callable
@@ -14,19 +17,19 @@ from typing import Final, assert_never
 from msgspec.structs import replace
 
 from extproc.core.decision import Decision
-from extproc.core.policy import RoutingPolicy, policy_from_mapping
+from extproc.core.policy import RoutingPolicy
 from extproc.core.settings import Fault, shown
-from extproc.core.snapshot import NodeLeft, NodeReported, ServedModel, Snapshot
+from extproc.core.snapshot import NodeLeft, NodeReported
 from extproc.journal import lines
 from extproc.journal.lines import Decided, decided_of, unpacked
-from extproc.replay.bounds import settings_of, snapshot_of
-from extproc.replay.follow import Follower
+from extproc.replay.admitted import AdmittedLines
+from extproc.replay.bounds import settings_of
+from extproc.replay.follow import Again, Follower
+from extproc.replay.names import Names
 from extproc.replay.other import Other
 from extproc.replay.read import OtherFormat, Read, Unread, open_journal
 from extproc.replay.result import Doubt, Replayed, Tally
 
-NAMES_MAX: Final = 20_000
-"""Numbers that are remembered of a file; no journal of ours uses more."""
 PROGRESS_LINES: Final = 500
 
 
@@ -57,11 +60,11 @@ class Replay:
         self._head: lines.Head | None = None
         self._latest_s = 0.0
         """The time of the line before, of those that have one."""
-        self._policies: dict[int, RoutingPolicy] = {}
-        self._models: dict[int, tuple[ServedModel, ...]] = {}
+        self._names = Names()
         self._doubt: Doubt | None = None
         self._unreadable: Fault | None = None
         """The line before; it may be the last of its run."""
+        self._admitted = AdmittedLines()
 
     def take(self, read: Read) -> None:
         """Take the next line."""
@@ -86,8 +89,14 @@ class Replay:
                 self._unreadable = line
             case _ if self._balancer is None:
                 self._damaged(Fault(where, "the first line of a journal before it", "none that can be used"))
-            case lines.Policy() | lines.Models() | lines.Lost():
-                self._note(where, line)
+            case lines.Lost(lines=count):
+                self._admit()
+                self._tally.lines_lost += count
+                self._doubt = self._doubt or Doubt.LINES_LOST
+            case lines.Policy() | lines.Models():
+                fault = self._names.take(where, line)
+                if fault is not None:
+                    self._damaged(fault)
             case _:
                 fault = self._call(where, line, self._balancer)
                 if fault is not None:
@@ -98,6 +107,7 @@ class Replay:
         if self._unreadable is not None:
             self._tally.cut += 1
             self._unreadable = None
+        self._admit()
         return self._tally.result(files, None if self._other is None else str(self._other))
 
     def _damaged(self, fault: Fault) -> None:
@@ -106,6 +116,7 @@ class Replay:
         self._doubt = self._doubt or Doubt.DAMAGED
 
     def _begin_other(self, where: str, head: OtherFormat) -> None:
+        self._admit()
         self._tally.version(head.version)
         self._head = self._balancer = None
         self._headless_told = False
@@ -114,7 +125,7 @@ class Replay:
 
     def _begin(self, where: str, head: lines.Head) -> None:
         before, self._head = self._head, head
-        self._policies, self._models = {}, {}
+        self._names = Names()
         self._headless_told = False
         self._tally.version(head.version)
         same_run = before is not None and before.run == head.run and self._balancer is not None and not head.begins
@@ -122,6 +133,7 @@ class Replay:
             if head.part != before.part + 1:
                 self._doubt = self._doubt or Doubt.FILE_MISSING
             return
+        self._admit()
         self._tally.runs += 1
         self._doubt = None if head.begins else Doubt.BEGINNING_GONE
         settings = settings_of(where, head)
@@ -132,21 +144,6 @@ class Replay:
             self._balancer = Follower(settings, head.started_s)
             self._latest_s = head.started_s
 
-    def _note(self, where: str, line: lines.Policy | lines.Models | lines.Lost) -> None:
-        match line:
-            case lines.Policy(number=number, policy=mapping):
-                policy = policy_from_mapping(mapping)
-                if isinstance(policy, RoutingPolicy):
-                    _remember(self._policies, number, policy)
-                else:
-                    fault = policy[0]
-                    self._damaged(Fault(f"{where}: policy.{fault.path}", fault.wanted, fault.got))
-            case lines.Models(number=number, models=models):
-                _remember(self._models, number, models)
-            case lines.Lost(lines=count):
-                self._tally.lines_lost += count
-                self._doubt = self._doubt or Doubt.LINES_LOST
-
     def _call(self, where: str, line: lines.Call, balancer: Follower) -> Fault | None:
         """Make one call again; or what is wrong with it."""
         if not isinstance(line, lines.Recounted):
@@ -154,31 +151,39 @@ class Replay:
             if line.now_s < before_s:
                 return Fault(f"{where}: now_s", f"no time before {before_s}, the line before", f"{line.now_s}")
         try:
+            if not isinstance(line, lines.Admitted) and not self._admitted.complete:
+                self._admit()
+                if self._doubt is None:
+                    self._damaged(Fault(where, "the rest of the call before", "another call"))
             return self._call_again(where, line, balancer)
         except Exception as error:  # noqa: BLE001 - a hostile line may break any rule of the core
-            return Fault(where, "what a balancer can take", f"{type(error).__name__}: {error}"[:200])
+            return _broken(where, error)
 
     def _call_again(self, where: str, line: lines.Call, balancer: Follower) -> Fault | None:
         match line:
             case lines.Reported():
-                snapshot = self._snapshot(where, line)
+                snapshot = self._names.snapshot(where, line)
                 if isinstance(snapshot, Fault):
                     return snapshot
                 balancer.observe(NodeReported(snapshot), line.now_s)
             case lines.Left(now_s=now_s):
                 balancer.observe(NodeLeft(line.node_id, line.boot_id), now_s)
             case lines.Routed():
-                policy = self._policies.get(line.policy)
-                if policy is None:
-                    return Fault(f"{where}: policy", "a number that a line before explains", f"{line.policy}")
+                policy = self._names.policy(where, line.policy)
+                if isinstance(policy, Fault):
+                    return policy
                 if balancer.is_open(line.request.request_id):
                     wanted = "the id of no request that is open"
                     return Fault(f"{where}: request.request_id", wanted, shown(line.request.request_id))
                 self._route(where, line, policy, balancer)
+            case lines.Admitted() | lines.Drained():
+                return self._waited(where, line, balancer)
             case lines.Uninspected(now_s=now_s, request_id=request_id):
                 got = _attempt(lambda: balancer.follow_uninspected(request_id, line.trace_id, now_s, line.decided))
                 self._tally.decided(where, request_id, line.decided, got, self._doubt)
             case lines.Recounted(request=request):
+                if balancer.tenant_of(request.request_id) not in (None, request.tenant):
+                    return Fault(f"{where}: request.tenant", "the one that waits", shown(request.tenant))
                 balancer.recount(replace(request, prompt_blocks=unpacked(line.blocks)))
             case lines.FirstToken(now_s=now_s, request_id=request_id):
                 balancer.first_token(request_id, now_s)
@@ -190,37 +195,75 @@ class Replay:
                 balancer.answered(answered, now_s)
             case lines.Ticked(now_s=now_s):
                 balancer.tick(now_s)
+                if self._doubt is not None:
+                    balancer.drop_expired(now_s)
             case _:
                 assert_never(line)
         return None
-
-    def _snapshot(self, where: str, line: lines.Reported) -> Snapshot | Fault:
-        models = None
-        if line.models is not None and (models := self._models.get(line.models)) is None:
-            return Fault(f"{where}: models", "a number that a line before explains", f"{line.models}")
-        return snapshot_of(where, line, models)
 
     def _route(self, where: str, line: lines.Routed, policy: RoutingPolicy, balancer: Follower) -> None:
         request = replace(line.request, prompt_blocks=unpacked(line.blocks))
         recorded, now_s = line.decided, line.now_s
         if self._other is not None and recorded is not None:
             other = self._other.of(policy)
-            would_be = _attempt(lambda: balancer.would_route(request, other, now_s))
+            would_be = _attempt(lambda: balancer.would_route(request, other, now_s), request.model)
             if would_be is not None:
                 self._tally.beside(recorded, would_be)
-        got = _attempt(lambda: balancer.follow(request, policy, now_s, recorded))
+        got = _attempt(lambda: balancer.follow(request, policy, now_s, recorded), request.model)
         self._tally.decided(where, request.request_id, recorded, got, self._doubt)
 
+    def _waited(self, where: str, line: lines.Waited, balancer: Follower) -> Fault | None:
+        """Take what became of one who waited; or what is wrong with it."""
+        if isinstance(line, lines.Admitted):
+            if (misplaced := self._admitted.misplaced(where, line)) is not None:
+                self._admit()
+                if self._doubt is None:
+                    return misplaced
+            self._admitted.follow(line)
+        request_id, decided, fault = line.request_id, line.decided, None
+        waits = balancer.waits(request_id) and request_id not in self._admitted
+        if decided.queued is not None:
+            fault = Fault(f"{where}: decided", "the end of its waiting", "that it waits")
+        elif not waits and self._doubt is None:
+            fault = Fault(f"{where}: request_id", "the id of one that waits", shown(request_id))
+        elif not waits:
+            self._tally.decided(where, request_id, decided, None, self._doubt)
+        elif isinstance(line, lines.Drained):
+            self._again(where, line, balancer.follow_drained(line))
+        else:
+            self._admitted.keep(where, line)
+        if self._admitted.complete:
+            self._admit()
+        return fault
 
-def _attempt(decide: Callable[[], Decision]) -> Decided | None:
+    def _admit(self) -> None:
+        """Decide again about those who were admitted in one call, as far as its lines are here."""
+        admitted, balancer = self._admitted.take(), self._balancer
+        if admitted and balancer is not None:
+            other = None if self._other is None else self._other.of
+            try:
+                found = balancer.follow_admitted([one.line for one in admitted], admitted[0].line.now_s, other)
+            except Exception as error:  # noqa: BLE001 - as above
+                self._damaged(_broken(admitted[0].where, error))
+                return
+            for one, again in zip(admitted, found, strict=True):
+                self._again(one.where, one.line, again)
+
+    def _again(self, where: str, line: lines.Waited, again: Again) -> None:
+        """It was decided again about one who waited."""
+        own, would_be = (None if one is None else decided_of(one) for one in again)
+        if self._other is not None and would_be is not None:
+            self._tally.beside(line.decided, would_be)
+        self._tally.decided(where, line.request_id, line.decided, own, self._doubt)
+
+
+def _broken(where: str, error: Exception) -> Fault:
+    return Fault(where, "what a balancer can take", f"{type(error).__name__}: {error}"[:200])
+
+
+def _attempt(decide: Callable[[], Decision], model_told: str | None = None) -> Decided | None:
     """What is decided; `None` where the balancer raises, as it may for hostile values, or once did for ours."""
     try:
-        return decided_of(decide())
+        return decided_of(decide(), model_told)
     except Exception:  # noqa: BLE001 - compared like any other outcome
         return None
-
-
-def _remember(names: dict[int, RoutingPolicy] | dict[int, tuple[ServedModel, ...]], number: int, named: object) -> None:
-    names[number] = named  # type: ignore[assignment]
-    if len(names) > NAMES_MAX:
-        del names[next(iter(names))]

@@ -39,6 +39,8 @@ class Choices(Struct, frozen=True):
     refused: int
     unknown: int
     """Requests that Envoy's own cluster serves."""
+    queued: int
+    """Requests that were to wait for room; each of them counts again when it goes or is turned away."""
     uncached_tokens_mean: float | None
     """Over the decisions that costs made; `None`: there is none."""
 
@@ -55,7 +57,7 @@ class Comparison(Struct, frozen=True):
     policy: str
     decisions: int
     same_node: int
-    """Or both refused, or left to Envoy."""
+    """Or both refused, left to Envoy, or told to wait."""
     other_node: int
     recorded: Choices
     would_be: Choices
@@ -191,13 +193,15 @@ class Tally:
 def _same_node(one: Decided | None, other: Decided | None) -> bool:
     if one is None or other is None:
         return False
-    return one.node_id == other.node_id and (one.refused is None) is (other.refused is None)
+    if (one.refused is None) is not (other.refused is None) or (one.queued is None) is not (other.queued is None):
+        return False
+    return one.node_id == other.node_id
 
 
 class _Side:
     def __init__(self) -> None:
         self._nodes: Counter[str] = Counter()
-        self._refused = self._unknown = 0
+        self._refused = self._unknown = self._queued = 0
         self._tokens = self._priced = 0
 
     def count(self, decided: Decided) -> None:
@@ -205,6 +209,8 @@ class _Side:
             self._nodes[decided.chosen.node_id] += 1
         elif decided.refused is not None:
             self._refused += 1
+        elif decided.queued is not None:
+            self._queued += 1
         else:
             self._unknown += 1
         if decided.uncached_tokens is not None:
@@ -213,4 +219,4 @@ class _Side:
 
     def choices(self) -> Choices:
         mean = self._tokens / self._priced if self._priced else None
-        return Choices(dict(sorted(self._nodes.items())), self._refused, self._unknown, mean)
+        return Choices(dict(sorted(self._nodes.items())), self._refused, self._unknown, self._queued, mean)

@@ -75,6 +75,7 @@ def _rows(*sides: Choices) -> Iterator[list[str]]:
         yield [f"{len(rest)} more nodes", *(f"{sum(one.per_node.get(node, 0) for node in rest):,}" for one in sides)]
     yield ["nobody (refused)", *(f"{one.refused:,}" for one in sides)]
     yield ["Envoy's own cluster", *(f"{one.unknown:,}" for one in sides)]
+    yield ["nobody yet (they wait)", *(f"{one.queued:,}" for one in sides)]
     means = [one.uncached_tokens_mean for one in sides]
     yield ["mean uncached tokens", *("–" if mean is None else f"{mean:,.1f}" for mean in means)]
 

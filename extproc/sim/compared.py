@@ -2,16 +2,32 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct
 
 from extproc.sim.fleetevents import Lasted, events
 from extproc.sim.fleetplan import FleetPlan
-from extproc.sim.measures import Measures
+from extproc.sim.measures import ClassMeasures, Measures
 
 MISSED_MAX: Final = 1000
 """What never happened is told of so many strategies, loads and events; a fleet file may plan a hundred thousand."""
+_Figures = TypeVar("_Figures")
+
+
+class ClassRow(Struct, frozen=True, kw_only=True):
+    """The requests of one class in a row: means over the seeds; `None` where no run has the figure."""
+
+    requests: float
+    refused: float
+    ngood: float | None
+    ngood_accepted: float | None
+    """As those of the row."""
+    ttft_p50_s: float | None
+    ttft_p90_s: float | None
+    ttft_p99_s: float | None
+    queued_p90_s: float | None
+    """Wait at the router."""
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -40,6 +56,10 @@ class Row(Struct, frozen=True, kw_only=True):
     0."""
     ttft_p90_vs_round_robin: float | None
     slowdown_vs_round_robin: float | None
+    ngood_accepted: float | None = None
+    """Of the requests that were not refused, the share that were good."""
+    classes: dict[str, ClassRow] = {}
+    """Of each class, the highest first; none without priorities."""
 
 
 class Missed(Struct, frozen=True, kw_only=True):
@@ -99,6 +119,8 @@ def row(
         ngood_vs_round_robin=_ratio(runs, baseline, lambda one: one.ngood),
         ttft_p90_vs_round_robin=_ratio(runs, baseline, lambda one: one.ttft_p90_s),
         slowdown_vs_round_robin=_ratio(runs, baseline, lambda one: one.slowdown),
+        ngood_accepted=_mean(runs, lambda one: one.ngood_accepted),
+        classes={name: _class_row([one.classes[name] for one in runs]) for name in runs[0].classes},
     )
 
 
@@ -119,7 +141,20 @@ def missed(name: str, load: float, fleet: FleetPlan, lasted: Sequence[Lasted]) -
             )
 
 
-def _mean(runs: Sequence[Measures], figure: Callable[[Measures], float | None]) -> float | None:
+def _class_row(runs: Sequence[ClassMeasures]) -> ClassRow:
+    return ClassRow(
+        requests=math.fsum(one.requests for one in runs) / len(runs),
+        refused=math.fsum(one.refused for one in runs) / len(runs),
+        ngood=_mean(runs, lambda one: one.ngood),
+        ngood_accepted=_mean(runs, lambda one: one.ngood_accepted),
+        ttft_p50_s=_mean(runs, lambda one: one.ttft_p50_s),
+        ttft_p90_s=_mean(runs, lambda one: one.ttft_p90_s),
+        ttft_p99_s=_mean(runs, lambda one: one.ttft_p99_s),
+        queued_p90_s=_mean(runs, lambda one: one.queued_p90_s),
+    )
+
+
+def _mean(runs: Sequence[_Figures], figure: Callable[[_Figures], float | None]) -> float | None:
     known = [value for one in runs if (value := figure(one)) is not None]
     return math.fsum(known) / len(known) if known else None
 

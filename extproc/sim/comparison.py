@@ -5,19 +5,19 @@ depend on the number of processes.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from msgspec import Struct
 
 from extproc import strategytext
 from extproc.core.policy import RoutingPolicy
 from extproc.core.settings import GOT_CHARS_MAX, BalancerSettings, Fault
-from extproc.sim import processpool, workloads
+from extproc.sim import parallel, processpool, workloads
 from extproc.sim.compared import MISSED_MAX, Compared, missed, row
 from extproc.sim.fleetevents import Lasted
 from extproc.sim.fleetplan import FleetPlan
@@ -41,10 +41,6 @@ LOADS_MAX: Final = 100
 
 Progress = Callable[[str, int, int], None]
 """Is told what is being done, how much of it is done, and how much there is."""
-
-
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
 
 
 class Contender(Struct, frozen=True):
@@ -76,6 +72,8 @@ class Comparison:
     delay_s: float = 0.001
     settings: BalancerSettings = field(default_factory=BalancerSettings)
     cost: StepCost = field(default_factory=StepCost)
+    priorities: Mapping[str, str] = field(default_factory=dict)
+    """Classes of the settings for kinds of arrivals, see `Setup.priorities`."""
 
 
 class _Task(Struct, frozen=True):
@@ -115,14 +113,14 @@ def compare(comparison: Comparison, jobs: int, progress: Progress) -> Compared:
 
 def _compare(comparison: Comparison, pool: ProcessPoolExecutor | None, progress: Progress) -> Compared:
     seeds = range(comparison.seeds)
-    capacities = _each(_capacity, comparison, seeds, pool, _telling(progress, CAPACITY))
+    capacities = parallel.each(partial(_capacity, comparison), seeds, pool, partial(progress, CAPACITY))
     tasks = [
         _Task(place, load, load * capacities[seed], seed)
         for seed in seeds  # first, so that a process seldom needs other arrivals
         for load in comparison.loads
         for place in range(len(comparison.contenders))
     ]
-    ran = _each(_run, comparison, tasks, pool, _telling(progress, RUNS))
+    ran = parallel.each(partial(_run, comparison), tasks, pool, partial(progress, RUNS))
     runs: dict[tuple[float, int], list[Measures]] = {}
     lasted: dict[tuple[float, int], list[Lasted]] = {}
     for task, one in zip(tasks, ran, strict=True):
@@ -155,32 +153,6 @@ def _compare(comparison: Comparison, pool: ProcessPoolExecutor | None, progress:
     )
 
 
-def _each(
-    work: Callable[[Comparison, _Item], _Result],
-    comparison: Comparison,
-    items: Sequence[_Item],
-    pool: ProcessPoolExecutor | None,
-    progress: Callable[[int, int], None],
-) -> list[_Result]:
-    """What the work makes of each item, in their order."""
-    progress(0, len(items))
-    if pool is None:
-        results: list[_Result] = []
-        for item in items:
-            results.append(work(comparison, item))
-            progress(len(results), len(items))
-        return results
-    futures = [pool.submit(work, comparison, item) for item in items]
-    for done, future in enumerate(as_completed(futures), 1):
-        future.result()
-        progress(done, len(items))
-    return [future.result() for future in futures]
-
-
-def _telling(progress: Progress, what: str) -> Callable[[int, int], None]:
-    return lambda done, of: progress(what, done, of)
-
-
 def _capacity(comparison: Comparison, seed: int) -> float:
     wanted = min(workloads.REQUESTS_MAX, max(comparison.requests, REQUESTS_PER_NODE * len(comparison.fleet.nodes)))
     return capacity_per_s(_arrivals(comparison.trace, wanted, seed), comparison.fleet, comparison.cost)
@@ -199,6 +171,7 @@ def _run(comparison: Comparison, task: _Task) -> _Ran:
         lost_share=comparison.lost_share,
         delay_s=comparison.delay_s,
         seed=task.seed,
+        priorities=comparison.priorities,
     )
     run = simulate(arrivals, setup)
     return _Ran(run.measures, Lasted(arrivals[-1].at_s, run.ended_s), run.cut)

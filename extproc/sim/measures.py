@@ -52,6 +52,10 @@ class Served(Struct, frozen=True):
     """Its node answered an error, or never."""
     isolated_prefill_s: float
     isolated_e2e_s: float
+    priority: str = ""
+    """Its class, where the run has priorities."""
+    queued_s: float = 0.0
+    """How long its router kept it before it was sent on; 0 if it was refused."""
 
     @property
     def complete(self) -> bool:
@@ -87,6 +91,21 @@ class Served(Struct, frozen=True):
         )
 
 
+class ClassMeasures(Struct, frozen=True):
+    """The figures of the requests of one class."""
+
+    requests: int
+    refused: int
+    ngood: float | None
+    """As that of a run; `None` without a request."""
+    ngood_accepted: float | None
+    ttft_p50_s: float | None
+    ttft_p90_s: float | None
+    ttft_p99_s: float | None
+    queued_p90_s: float | None
+    """Wait at the router, of the complete requests."""
+
+
 class Measures(Struct, frozen=True):
     """The figures of one run. Those of times are of the complete requests; `None` where there is none."""
 
@@ -108,6 +127,10 @@ class Measures(Struct, frozen=True):
     """Share 0..1 of the complete requests' prompt tokens that were found in a cache."""
     node_shares: dict[str, float]
     """Share 0..1 of the requests that went to a node, for each node."""
+    ngood_accepted: float | None = None
+    """Share 0..1 of the requests that were not refused that were good; `None` where all were refused."""
+    classes: dict[str, ClassMeasures] = {}
+    """Of each class, the highest first; none without priorities."""
 
 
 def isolated(
@@ -141,10 +164,10 @@ def percentile(ordered: Sequence[float], percent: int) -> float | None:
     return ordered[-(-percent * len(ordered) // 100) - 1] if ordered else None
 
 
-def measure(served: Sequence[Served], preemptions: int, nodes: Iterable[str]) -> Measures:
+def measure(served: Sequence[Served], preemptions: int, nodes: Iterable[str], classes: Iterable[str] = ()) -> Measures:
     """The figures of a run, at least one request.
 
-    `nodes` names every node, also those that got nothing; the shares are in its order.
+    `nodes` names every node, also those that got nothing; the shares are in its order. So are those of `classes`.
     """
     assert served
     complete = [one for one in served if one.complete]
@@ -165,4 +188,26 @@ def measure(served: Sequence[Served], preemptions: int, nodes: Iterable[str]) ->
         preemptions=preemptions,
         prefix_hit_share=sum(one.cached_tokens for one in complete) / prompt_tokens if prompt_tokens else 0.0,
         node_shares={node: sent[node] / sent.total() if sent else 0.0 for node in nodes},
+        ngood_accepted=_good_share(one for one in served if not one.refused),
+        classes={name: _of_class([one for one in served if one.priority == name]) for name in classes},
     )
+
+
+def _of_class(served: Sequence[Served]) -> ClassMeasures:
+    complete = [one for one in served if one.complete]
+    ttfts = sorted(one.ttft_s for one in complete)
+    return ClassMeasures(
+        requests=len(served),
+        refused=sum(one.refused for one in served),
+        ngood=_good_share(served),
+        ngood_accepted=_good_share(one for one in served if not one.refused),
+        ttft_p50_s=percentile(ttfts, 50),
+        ttft_p90_s=percentile(ttfts, 90),
+        ttft_p99_s=percentile(ttfts, 99),
+        queued_p90_s=percentile(sorted(one.queued_s for one in complete), 90),
+    )
+
+
+def _good_share(served: Iterable[Served]) -> float | None:
+    good = [one.good for one in served]
+    return sum(good) / len(good) if good else None

@@ -3,12 +3,14 @@
 Nothing is decided here: this turns what the simulation has into the balancer's calls.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
 from extproc.core.balancer import Balancer
-from extproc.core.decision import Outcome
+from extproc.core.decision import Decision, Outcome
 from extproc.core.outcome import Answered, Ending
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import Endpoint, InferenceRequest, TokenCount
@@ -17,6 +19,8 @@ from extproc.core.snapshot import NodeEvent
 from extproc.sim.sampling import MODEL
 from extproc.sim.traces import Arrival
 
+TOKEN_BYTES: Final = 4
+"""Of a body, for each token of its prompt."""
 REPORTS_FRESH: Final = 3.0
 """A snapshot is trusted for so many intervals at least, and known for one more: as an operator would set it."""
 
@@ -34,22 +38,52 @@ class Routers:
     """So many balancers, begun at a time of the simulation. A request's id says which of them has it."""
 
     def __init__(
-        self, count: int, policy: RoutingPolicy, settings: BalancerSettings, began_s: float, lost_share: float
+        self,
+        count: int,
+        policy: RoutingPolicy,
+        settings: BalancerSettings,
+        began_s: float,
+        lost_share: float,
+        on_room: Callable[[], None] | None = None,
     ) -> None:
+        """`on_room` is called when `admit` shall be, at the same moment; it must not call back."""
         self._policy = policy
         self._balancers = [Balancer(settings, began_s) for _ in range(count)]
         self._lost_below = int(lost_share * 2**64)
+        self._on_room = on_room
+        self._with_room: set[int] = set()
+        """Places of balancers that say that there may be room."""
+        for place, balancer in enumerate(self._balancers):
+            balancer.on_room = partial(self._room, place)
 
     @property
     def requests_open(self) -> int:
         """Requests that they hold as sent and not finished."""
         return sum(balancer.requests_open for balancer in self._balancers)
 
-    def route(self, request_id: str, arrival: Arrival, now_s: float) -> Outcome:
-        """Where a request shall go."""
-        prompt = TokenCount(arrival.prompt_tokens, exact=True)
-        request = InferenceRequest(request_id, MODEL, Endpoint.CHAT, prompt, prompt_blocks=arrival.prompt_blocks)
+    def route(self, request_id: str, arrival: Arrival, now_s: float, priority: str = "", tenant: str = "") -> Outcome:
+        """Where a request shall go, or whether it waits."""
+        request = InferenceRequest(
+            request_id,
+            MODEL,
+            Endpoint.CHAT,
+            TokenCount(arrival.prompt_tokens, exact=True),
+            prompt_blocks=arrival.prompt_blocks,
+            priority=priority,
+            tenant=tenant,
+            body_bytes=TOKEN_BYTES * arrival.prompt_tokens,
+        )
         return self._of(request_id).route(request, self._policy, now_s).outcome
+
+    def admit(self, now_s: float) -> list[Decision]:
+        """About those who need not wait longer, of routers that may have room or where somebody's time is up."""
+        decisions = []
+        for place, balancer in enumerate(self._balancers):
+            deadline_s = balancer.next_deadline_s
+            if place in self._with_room or (deadline_s is not None and deadline_s <= now_s):
+                self._with_room.discard(place)
+                decisions += balancer.admit(now_s)
+        return decisions
 
     def first_token(self, request_id: str, now_s: float) -> None:
         """The answer begins."""
@@ -76,6 +110,11 @@ class Routers:
         """Time passes."""
         for balancer in self._balancers:
             balancer.tick(now_s)
+
+    def _room(self, place: int) -> None:
+        self._with_room.add(place)
+        if self._on_room is not None:
+            self._on_room()
 
     def _of(self, request_id: str) -> Balancer:
         if len(self._balancers) == 1:

@@ -4,25 +4,28 @@
                   ▲                 │
                   └───────δ──── agent's look, every interval
 
-One run is a heap of what happens next. Nothing in it depends on a clock, on `hash()` or on the order of a set, and
+One run is an agenda of what happens next. Nothing in it depends on a clock, on `hash()` or on the order of a set, and
 chance comes from the seed: the same run gives the same records on every machine.
+
+A request that a router lets wait goes when that says so: it is asked, at the same moment, whenever it says that there
+may be room, and when somebody's time is up.
 
 What is simplified: routers and agents take no time, no message is lost but for the ends that the setup says, clients
 never give up, and a request that its node fails is not sent again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 from random import Random
 from typing import Any, Final, assert_never
 
 from msgspec import Struct
 
-from extproc.core.decision import Chosen, Refused, Unknown
+from extproc.core.decision import Chosen, Outcome, Queued, Refused, Unknown
 from extproc.core.policy import RoutingPolicy
 from extproc.core.settings import BalancerSettings
-from extproc.core.snapshot import NodeLeft, NodeReported, Snapshot
+from extproc.sim.agenda import Agenda, Happens
+from extproc.sim.agents import Agents
 from extproc.sim.events import Finished, FirstToken, Preempted, Request, Token
 from extproc.sim.fleetplan import FleetPlan
 from extproc.sim.measures import Measures, Served, measure
@@ -30,7 +33,6 @@ from extproc.sim.node import Node, within_context
 from extproc.sim.progress import Progress
 from extproc.sim.reference import Reference
 from extproc.sim.routers import Routers, as_operators_set
-from extproc.sim.sampling import Sampler
 from extproc.sim.steptime import StepCost
 from extproc.sim.traces import Arrival
 
@@ -58,6 +60,17 @@ class Setup:
     delay_s: float = 0.001
     """One way, between a router and a node or its agent: δ."""
     seed: int = 0
+    priorities: Mapping[str, str] = field(default_factory=dict)
+    """Classes of the settings for kinds of arrivals; others have the policy's, or the default one. Where there are any,
+    the run has figures of each class."""
+    tenants: Mapping[str, str] = field(default_factory=dict)
+    """Tenants for kinds of arrivals; others have none."""
+
+    def priority(self, kind: str) -> str:
+        """The class of an arrival of this kind."""
+        own = None if self.policy is None else self.policy.priority
+        named = self.priorities.get(kind, own)
+        return named if named in self.settings.classes else self.settings.default_class
 
 
 class Run(Struct, frozen=True):
@@ -73,11 +86,13 @@ class Run(Struct, frozen=True):
     """When the last request was over, or those that were not had failed."""
     open_after: int
     """Requests that routers still hold as open; those whose end nobody told among them."""
+    classes: tuple[str, ...] = ()
+    """Where there are priorities: all classes, the highest first."""
 
     @property
     def measures(self) -> Measures:
         """Its figures."""
-        return measure(self.served, self.preemptions, self.nodes)
+        return measure(self.served, self.preemptions, self.nodes, self.classes)
 
 
 def simulate(arrivals: Sequence[Arrival], setup: Setup) -> Run:
@@ -86,6 +101,7 @@ def simulate(arrivals: Sequence[Arrival], setup: Setup) -> Run:
     assert 1 <= setup.routers <= ROUTERS_MAX
     assert setup.snapshot_interval_s > 0
     assert setup.delay_s >= 0
+    assert setup.settings.classes.keys() >= set(setup.priorities.values())
     return _Simulation(arrivals, setup).run()
 
 
@@ -102,11 +118,11 @@ class _Simulation:
         self._index_of = {request_id: index for index, request_id in enumerate(self._ids)}
         self._left = len(arrivals)
         """Requests that are not over, as far as their routers know."""
-        self._heap: list[tuple[float, int, Callable[[float, Any], None], Any]] = []
-        """What happens next: when, in which order of those at one time, and about what."""
-        self._order = 0
+        self._agenda = Agenda()
         self._wakes: list[float | None] = [None] * len(self._nodes)
-        """When each node is to be advanced next; other times in the heap hold no more."""
+        """When each node is to be advanced next; other times in the agenda hold no more."""
+        self._asks_s: set[float] = set()
+        """When routers will be asked whom they let go."""
         self._routers: Routers | None = None
         self._reference: Reference | None = None
         if setup.policy is None:
@@ -115,17 +131,16 @@ class _Simulation:
             self._routers = self._with_agents(setup.policy)
 
     def run(self) -> Run:
-        self._at(self._arrivals[0].at_s, self._arrive, 0)
+        self._agenda.at(self._arrivals[0].at_s, self._arrive, 0)
         ended_s, until_s = 0.0, self._arrivals[-1].at_s + WAITED_S_MAX
         while self._left:
-            now_s, _, happens, about = heappop(self._heap)
-            ended_s = min(now_s, until_s)
-            if now_s > until_s:
+            ended_s = min(self._agenda.next_s, until_s)
+            if self._agenda.next_s > until_s:
                 break
-            happens(now_s, about)
+            self._agenda.go_on()
         return Run(
             tuple(
-                progress.served(index, arrival, self._setup.cost)
+                progress.served(index, arrival, self._setup.cost, self._class_of(arrival))
                 for index, (arrival, progress) in enumerate(zip(self._arrivals, self._progress, strict=True))
             ),
             sum(node.engine.counters.preemptions for node in self._nodes),
@@ -133,49 +148,67 @@ class _Simulation:
             self._cut,
             ended_s,
             0 if self._routers is None else self._routers.requests_open,
+            tuple(self._setup.settings.classes) if self._setup.priorities else (),
         )
 
-    def _at(self, at_s: float, happens: Callable[[float, Any], None], about: Any) -> None:
-        self._order += 1
-        heappush(self._heap, (at_s, self._order, happens, about))
+    def _class_of(self, arrival: Arrival) -> str:
+        return self._setup.priority(arrival.kind) if self._setup.priorities else ""
 
-    def _soon(self, now_s: float, happens: Callable[[float, Any], None], about: Any) -> None:
+    def _soon(self, now_s: float, happens: Happens, about: Any) -> None:
         """It happens one way later."""
-        self._at(now_s + self._setup.delay_s, happens, about)
+        self._agenda.at(now_s + self._setup.delay_s, happens, about)
 
     # Requests
 
     def _arrive(self, now_s: float, index: int) -> None:
         if index + 1 < len(self._arrivals):
-            self._at(self._arrivals[index + 1].at_s, self._arrive, index + 1)
+            self._agenda.at(self._arrivals[index + 1].at_s, self._arrive, index + 1)
+        self._progress[index].sent_s = now_s
+        request_id, arrival, kind = self._ids[index], self._arrivals[index], self._arrivals[index].kind
+        if self._reference is not None:
+            for node in self._nodes:
+                self._take_events(node, now_s)
+            self._send(index, self._reference.choose(request_id, arrival, now_s), now_s)
+        if self._routers is not None:
+            priority, tenant = self._setup.priority(kind), self._setup.tenants.get(kind, "")
+            self._decided(index, self._routers.route(request_id, arrival, now_s, priority, tenant), now_s)
+
+    def _decided(self, index: int, outcome: Outcome, now_s: float) -> None:
+        match outcome:
+            case Chosen(node_id=node_id):
+                self._send(index, self._by_name[node_id], now_s)
+            case Refused():
+                self._progress[index].refused = True
+                self._left -= 1
+            case Unknown():
+                # Envoy would turn to a cluster of its own; here there is none.
+                self._send(index, None, now_s)
+            case Queued(until_s=until_s):
+                self._ask_at(until_s)
+            case other:
+                assert_never(other)
+
+    def _send(self, index: int, node: Node | None, now_s: float) -> None:
+        """To a node; where there is none the request has failed."""
         progress = self._progress[index]
-        progress.sent_s = now_s
-        progress.node = self._chosen(index, now_s)
-        if progress.node is None:
+        progress.node, progress.left_router_s = node, now_s
+        if node is None:
+            progress.failed = True
             self._left -= 1
         else:
             self._soon(now_s, self._reach, index)
 
-    def _chosen(self, index: int, now_s: float) -> Node | None:
-        request_id, arrival, progress = self._ids[index], self._arrivals[index], self._progress[index]
-        if self._reference is not None:
-            for node in self._nodes:
-                self._take_events(node, now_s)
-            best = self._reference.choose(request_id, arrival, now_s)
-            progress.failed = best is None
-            return best
+    def _ask_at(self, at_s: float) -> None:
+        if at_s not in self._asks_s:
+            self._asks_s.add(at_s)
+            self._agenda.at(at_s, self._ask)
+
+    def _ask(self, now_s: float, _: None) -> None:
+        """Whom do routers let go, or refuse since their time is up?"""
+        self._asks_s.remove(now_s)
         assert self._routers is not None
-        match self._routers.route(request_id, arrival, now_s):
-            case Chosen(node_id=node_id):
-                return self._by_name[node_id]
-            case Refused():
-                progress.refused = True
-            case Unknown():
-                # Envoy would turn to a cluster of its own; here there is none.
-                progress.failed = True
-            case other:
-                assert_never(other)
-        return None
+        for decision in self._routers.admit(now_s):
+            self._decided(self._index_of[decision.request_id], decision.outcome, now_s)
 
     def _reach(self, now_s: float, index: int) -> None:
         node, arrival = self._progress[index].node, self._arrivals[index]
@@ -209,7 +242,7 @@ class _Simulation:
     def _wake_at_next(self, node: Node) -> None:
         at_s = node.next_event_s
         if at_s is not None and at_s != self._wakes[node.place]:
-            self._at(at_s, self._wake, node)
+            self._agenda.at(at_s, self._wake, node)
         self._wakes[node.place] = at_s
 
     def _wake(self, now_s: float, node: Node) -> None:
@@ -240,39 +273,23 @@ class _Simulation:
                     assert_never(other)
         self._wake_at_next(node)
 
-    # Agents
+    # What routers know
 
     def _with_agents(self, policy: RoutingPolicy) -> Routers:
-        setup, chance = self._setup, Random(self._setup.seed)  # noqa: S311 - no secret
+        setup, agenda, chance = self._setup, self._agenda, Random(self._setup.seed)  # noqa: S311 - no secret
         settings = as_operators_set(setup.settings, setup.snapshot_interval_s)
         # Long enough ago that nothing of a start is left when the first request comes.
         nodes = settings.nodes
         began_s = -(nodes.settle_s + nodes.slow_start_s + 4 * max(nodes.report_interval_s, setup.snapshot_interval_s))
-        for node in self._nodes:
-            sampler = Sampler(node, 2 * setup.delay_s)
-            joins_s = node.planned.joins_at_s or began_s
-            self._at(joins_s + chance.random() * setup.snapshot_interval_s, self._look, (node, sampler))
-        self._at(0.0, self._tick, nodes.prune_interval_s)
-        return Routers(setup.routers, policy, settings, began_s, setup.lost_share)
-
-    def _look(self, now_s: float, about: tuple[Node, Sampler]) -> None:
-        node, sampler = about
-        self._take_events(node, now_s)
-        if node.gone(now_s):
-            self._soon(now_s, self._leave, node)
-            return
-        self._soon(now_s, self._report, sampler.look(now_s))
-        self._at(now_s + self._setup.snapshot_interval_s, self._look, about)
-
-    def _report(self, now_s: float, snapshot: Snapshot) -> None:
-        if self._routers is not None:
-            self._routers.observe(NodeReported(snapshot), now_s)
-
-    def _leave(self, now_s: float, node: Node) -> None:
-        if self._routers is not None:
-            self._routers.observe(NodeLeft(node.name, node.name), now_s)
+        routers = Routers(
+            setup.routers, policy, settings, began_s, setup.lost_share, lambda: self._ask_at(agenda.now_s)
+        )
+        agents = Agents(agenda, setup.snapshot_interval_s, setup.delay_s, self._take_events, routers.observe)
+        agents.begin(self._nodes, began_s, chance)
+        agenda.at(0.0, self._tick, nodes.prune_interval_s)
+        return routers
 
     def _tick(self, now_s: float, interval_s: float) -> None:
         if self._routers is not None:
             self._routers.tick(now_s)
-        self._at(now_s + interval_s, self._tick, interval_s)
+        self._agenda.at(now_s + interval_s, self._tick, interval_s)

@@ -60,6 +60,21 @@ def supply(source: str) -> int | Fault | None:
     return recorded if isinstance(recorded, Fault) else len(recorded)
 
 
+def kinds(source: str) -> tuple[str, ...]:
+    """What `Arrival.kind` can be, of a generated workload or of a trace that can be read."""
+    profile = WORKLOADS.get(source.removeprefix(GENERATED)) if source.startswith(GENERATED) else None
+    match profile:
+        case SingleRequests():
+            return tuple(kind.name for kind in profile.kinds)
+        case Sessions():
+            return (profile.kind,)
+        case None:
+            recorded = traces.read(Path(source))
+            return () if isinstance(recorded, Fault) else tuple(sorted({one.kind for one in recorded}))
+        case other:
+            assert_never(other)
+
+
 def generated(name: str, wanted: int, seed: int) -> list[Arrival]:
     """Exactly so many arrivals of a workload in `WORKLOADS`, in order of time, at its own rate."""
     assert wanted >= 0

@@ -51,7 +51,11 @@ def test_whatever_the_strategy(strategy: str) -> None:
 
 
 def test_a_full_node_that_has_it_loaded_leaves_the_turn_to_one_that_may_load_it() -> None:
-    nodes = [node("a", loaded=True, kv_usage=0.95), node("b", loaded=False, slots=0), node("c", loaded=False, slots=1)]
+    nodes = [
+        node("a", loaded=True, requests_waiting=100),
+        node("b", loaded=False, slots=0),
+        node("c", loaded=False, slots=1),
+    ]
     assert order(nodes) == "Acb"
     no_blocks = [node("a", loaded=True, kv_blocks_available=0), node("b", loaded=False, slots=0)]
     assert order(no_blocks) == "Ab"

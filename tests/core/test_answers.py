@@ -3,9 +3,9 @@
 import pytest
 
 from extproc.core.balancer import Balancer
-from extproc.core.filters import TOO_FEW_BLOCKS
 from extproc.core.outcome import Answered, Ending
 from extproc.core.request import Phase
+from extproc.core.room import TOO_FEW_BLOCKS
 from extproc.core.settings import BalancerSettings, NodeLimits
 from extproc.core.snapshot import NO_LOAD, NodeReported, NodeView, ServedModel
 from tests.core.fleet import MODEL, NOW_S, POLICY, SETTINGS, balancer, counts_of, request, snapshot

@@ -53,7 +53,7 @@ def test_it_is_tried_again_with_one_request_at_a_time() -> None:
 
 
 def reserved(fleet: Balancer, request_id: str) -> str | None:
-    found = fleet._ledger.get(request_id)
+    found = fleet._fleet.ledger.get(request_id)
     return None if found is None else found.node_id
 
 
@@ -132,7 +132,7 @@ def test_the_last_words_of_a_node_that_is_gone_leave_nothing() -> None:
         if name in "ab":
             ended(fleet, f"r{number}", Ending.UNREACHABLE, NOW_S)
     assert not fleet.out_until_s
-    assert not fleet._ejections._states
+    assert not fleet._fleet.ejections._states
     ended(fleet, "r", Ending.UNREACHABLE, NOW_S, snapshot("c").host)
     assert set(fleet.out_until_s) == {"c"}
 

@@ -23,9 +23,9 @@ from typing import Any
 import pytest
 
 from extproc.core.balancer import Balancer
-from extproc.core.filters import TOO_FEW_BLOCKS
 from extproc.core.loads import prefill_tokens_ahead
 from extproc.core.outcome import Answered, Ending
+from extproc.core.room import TOO_FEW_BLOCKS
 from extproc.core.snapshot import NodeReported, NodeView, Snapshot
 from tests.core.fleet import MODEL, NOW_S, POLICY, balancer, request, snapshot
 

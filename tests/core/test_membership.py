@@ -14,7 +14,7 @@ from tests.core.fleet import NOW_S, POLICY, SETTINGS, balancer, node_of, request
 @pytest.mark.parametrize("passed_s", [0.0, 1.999])
 def test_within_two_report_intervals_of_the_start_everything_continues_without_a_destination(passed_s: float) -> None:
     fleet = Balancer(SETTINGS, NOW_S)
-    fleet.observe(NodeReported(snapshot("a", kv_usage=1.0)), NOW_S)
+    fleet.observe(NodeReported(snapshot("a", requests_waiting=100)), NOW_S)
     for decision in (
         fleet.route(request("r1"), POLICY, NOW_S + passed_s),
         fleet.route(request("r2", model="nobody's"), POLICY, NOW_S + passed_s),

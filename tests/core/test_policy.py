@@ -28,12 +28,17 @@ def test_numbers_may_come_as_strings() -> None:
             "limits": {"requests_waiting_max": "7"},
             "first_token_weight": "4",
             "output_token_weight": "0.5",
+            "ttft_s": "1.5",
+            "wait_fraction": "0.25",
+            "aliases": {"fast": {"small": "9", "tiny": "1"}},
         }
     )
     assert isinstance(policy, RoutingPolicy)
     assert policy.weights.kv_usage == 1.5
     assert policy.limits.requests_waiting_max == 7
     assert (policy.first_token_weight, policy.output_token_weight) == (4.0, 0.5)
+    assert (policy.ttft_s, policy.wait_fraction) == (1.5, 0.25)
+    assert policy.aliases["fast"] == {"small": 9.0, "tiny": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -60,6 +65,56 @@ def test_numbers_may_come_as_strings() -> None:
         ({"output_token_weight": 1001}, "output_token_weight: wanted less than or equal to 1000, got 1001"),
         ({"output_token_weight": "nan"}, "output_token_weight: wanted a finite number, got 'nan'"),
         ({"first_token_weight": "inf"}, "first_token_weight: wanted a finite number, got 'inf'"),
+        ({"ttft_s": 0}, "ttft_s: wanted greater than 0, got 0"),
+        ({"ttft_s": 3600.1}, "ttft_s: wanted less than or equal to 3600, got 3600.1"),
+        ({"ttft_s": "nan"}, "ttft_s: wanted a finite number, got 'nan'"),
+        ({"wait_fraction": -0.1}, "wait_fraction: wanted greater than or equal to 0, got -0.1"),
+        ({"wait_fraction": 10.1}, "wait_fraction: wanted less than or equal to 10, got 10.1"),
+        ({"wait_fraction": "inf"}, "wait_fraction: wanted a finite number, got 'inf'"),
+        ({"priority": ""}, "priority: wanted String should have at least 1 character, got ''"),
+        ({"tenant_header": "Cookie"}, "tenant_header: wanted a header that carries no secret, got 'Cookie'"),
+        (
+            {"priority_header": "AUTHORIZATION"},
+            "priority_header: wanted a header that carries no secret, got 'AUTHORIZATION'",
+        ),
+        (
+            {"tenant_header": "x-tenant", "tenant_metadata": "ns:sub"},
+            "tenant_metadata: wanted one of tenant_header and tenant_metadata, got 'ns:sub'",
+        ),
+        *(
+            (
+                {"tenant_metadata": claim},
+                f"tenant_metadata: wanted namespace:path.to.claim, of at most 8 names, got {claim!r}",
+            )
+            for claim in ("", "sub", "ns:", ":sub", "ns:a..b", "ns:.a", "ns:a.", "ns:a\nb", "ns:a.b.c.d.e.f.g.h.i")
+        ),
+        ({"aliases": ["a"]}, "aliases: wanted a mapping, got ['a']"),
+        ({"aliases": {"a": 5}}, "aliases.a: wanted a model, or models with their weights, got 5"),
+        ({"aliases": {"a": {"b": 0}}}, "aliases.a.b: wanted greater than 0, got 0"),
+        ({"aliases": {"a": {"b": 1e7}}}, "aliases.a.b: wanted less than or equal to 1000000, got 10000000.0"),
+        ({"aliases": {"a": {"b": "nan"}}}, "aliases.a.b: wanted a finite number, got 'nan'"),
+        ({"aliases": {"a": "b\n"}}, "aliases.a.b\\n.[key]: wanted printable characters, got 'b\\n'"),
+        ({"aliases": {"": "b"}}, "aliases..[key]: wanted String should have at least 1 character, got ''"),
+        ({"aliases": {"a": "a"}}, "aliases: wanted another model than itself for 'a', got {'a': 'a'}"),
+        ({"aliases": {"a": {"a": 3}}}, "aliases: wanted another model than itself for 'a', got {'a': {'a': 3}}"),
+        (
+            {"aliases": {"a": "b", "b": "c"}},
+            "aliases: wanted models for 'a', and 'b' is an alias, got {'a': 'b', 'b': 'c'}",
+        ),
+        (
+            {"aliases": {"a": "b", "b": {"b": 1, "c": 1}}},
+            "aliases: wanted models for 'a', and 'b' is an alias, got {'a': 'b', 'b': {'b': 1, 'c': 1}}",
+        ),
+        ({"fallback_models": {"a": 3}}, "fallback_models.a: wanted a valid string, got 3"),
+        ({"fallback_models": {"a": "a"}}, "fallback_models: wanted another model than itself for 'a', got {'a': 'a'}"),
+        (
+            {"aliases": {"a": "b"}, "fallback_models": {"c": "a"}},
+            "fallback_models: wanted models, and 'a' is an alias, got {'c': 'a'}",
+        ),
+        (
+            {"aliases": {"a": "b"}, "fallback_models": {"a": "c"}},
+            "fallback_models: wanted models, and 'a' is an alias, got {'a': 'c'}",
+        ),
     ],
 )
 def test_a_fault_names_where_what_was_wanted_and_what_came(mapping: dict[str, object], line: str) -> None:
@@ -94,8 +149,11 @@ JSON = st.recursive(
 )
 
 
+NAMES = st.text(min_size=1, max_size=4)
+
+
 @given(
-    mapping=st.dictionaries(st.sampled_from(["name", "strategy", "first_token_weight", "weights", "limits", "x"]), JSON)
+    mapping=st.dictionaries(st.sampled_from([*RoutingPolicy.model_fields, "x"]), JSON | st.dictionaries(NAMES, JSON))
 )
 def test_no_mapping_raises(mapping: dict[str, object]) -> None:
     assert policy_from_mapping(mapping) is not None
@@ -104,3 +162,29 @@ def test_no_mapping_raises(mapping: dict[str, object]) -> None:
 def test_node_limits_must_be_ordered() -> None:
     with pytest.raises(ValueError, match=r"fresh_s \(11\) <= stale_s \(10\)"):
         NodeLimits(fresh_s=11)
+
+
+@pytest.mark.parametrize("field", ["priority_header", "tenant_header"])
+@pytest.mark.parametrize("name", [":path", "x y", "x-tenänt", "x\n", "x" * 65, ""])
+def test_what_is_no_name_of_a_header_is_a_fault(field: str, name: str) -> None:
+    faults = policy_from_mapping({field: name})
+    assert isinstance(faults, list)
+    assert [fault.path for fault in faults] == [field]
+
+
+def test_headers_are_asked_for_in_lower_case_as_envoy_shows_them() -> None:
+    policy = policy_from_mapping({"tenant_header": "X-Tenant-" + "X" * 55, "priority_header": "Priority!#$%&'*+.^_`|~"})
+    assert isinstance(policy, RoutingPolicy)
+    assert (policy.tenant_header, policy.priority_header) == ("x-tenant-" + "x" * 55, "priority!#$%&'*+.^_`|~")
+
+
+@pytest.mark.parametrize(
+    "claim",
+    ["envoy.filters.http.jwt_authn:payload.sub", "ns:a.b.c.d.e.f.g.h", "ns:payload.https://a.b/c:d", "ns:" + "x" * 253],
+)
+def test_a_claim_is_a_namespace_and_a_path(claim: str) -> None:
+    assert RoutingPolicy(tenant_metadata=claim).tenant_metadata == claim
+
+
+def test_a_claim_has_a_bound() -> None:
+    assert isinstance(policy_from_mapping({"tenant_metadata": "ns:" + "x" * 254}), list)

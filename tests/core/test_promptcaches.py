@@ -2,7 +2,8 @@
 
 import pytest
 
-from extproc.core.balancer import COMPUTED_FASTER_MAX, Balancer
+from extproc.core.balancer import Balancer
+from extproc.core.fleetstate import COMPUTED_FASTER_MAX
 from extproc.core.promptcaches import ON_THE_WAY_SHARE, PromptCaches
 from extproc.core.request import PROMPT_BLOCK_TOKENS
 from extproc.core.settings import BalancerSettings, ExpectedRates, PrefixSettings
@@ -88,7 +89,7 @@ def test_a_prompt_is_computed_if_it_took_as_long_as_that_takes(told: str, took_s
     if told.endswith("left"):
         fleet.leave("r", NOW_S + took_s)
     fleet.settle()
-    assert fleet._caches._computed.match(chain(1)) == ({"a": BLOCKS} if cached else {})
+    assert fleet._fleet.caches._computed.match(chain(1)) == ({"a": BLOCKS} if cached else {})
 
 
 def test_what_an_engine_computed_before_it_began_anew_is_in_no_cache() -> None:

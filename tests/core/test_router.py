@@ -5,9 +5,9 @@ import pytest
 from msgspec.structs import replace
 
 from extproc.core.decision import Chosen, Refusal, Refused, Unknown
-from extproc.core.filters import Limits
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import InferenceRequest
+from extproc.core.room import Limits
 from extproc.core.router import FallBack, Known, Verdict, decide
 from extproc.core.settings import BalancerSettings
 from extproc.core.snapshot import NodeState, NodeView, OwnLoad, ServedModel

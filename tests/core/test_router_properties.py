@@ -8,9 +8,9 @@ from msgspec import structs
 
 from extproc.core.cost import STRATEGIES
 from extproc.core.decision import Chosen, Refused, Unknown
-from extproc.core.filters import TOO_FEW_BLOCKS
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import Endpoint, InferenceRequest, TokenCount
+from extproc.core.room import KV_USAGE_MAX_OF_LOAD_SCORE, TOO_FEW_BLOCKS
 from extproc.core.router import FallBack, Known, decide
 from extproc.core.snapshot import ALWAYS, Learned, NodeState, NodeView, OwnLoad, ServedModel
 from tests.core.fleet import MODEL, NOW_S, SETTINGS, view
@@ -157,7 +157,10 @@ def has_room(node: NodeView, policy: RoutingPolicy) -> bool:
     if usage is not None and one.kv_blocks_total:
         usage = max(0.0, usage + own.kv_blocks_unseen / one.kv_blocks_total)
     waiting = one.requests_waiting and one.requests_waiting + own.requests_unseen
-    return (usage is None or usage < policy.limits.kv_usage_max) and (
+    usage_max = policy.limits.kv_usage_max
+    if usage_max is None and policy.strategy == "load-score":
+        usage_max = KV_USAGE_MAX_OF_LOAD_SCORE
+    return (usage is None or usage_max is None or usage < usage_max) and (
         waiting is None or waiting < policy.limits.requests_waiting_max
     )
 

@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 
-from extproc.core.balancer import TURNS_COUNTED_MAX, Balancer
+from extproc.core.balancer import Balancer
+from extproc.core.chooser import TURNS_COUNTED_MAX
 from extproc.core.cost import STRATEGIES
 from extproc.core.decision import Refused
 from extproc.core.policy import RoutingPolicy
@@ -69,7 +70,7 @@ def test_what_is_counted_for_turns_is_bounded() -> None:
     fleet = balancer(snapshot("a", models=None))
     for number in range(TURNS_COUNTED_MAX + 10):
         served(fleet, TURNS, 1, f"r{number}.", model=f"m{number}")
-        assert len(fleet._turns) <= TURNS_COUNTED_MAX
+        assert len(fleet._chooser._turns) <= TURNS_COUNTED_MAX
 
 
 @pytest.mark.parametrize("strategy", sorted(set(STRATEGIES) - {"round-robin"}))

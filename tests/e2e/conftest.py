@@ -1,18 +1,24 @@
-"""Two running systems, each with the real Envoy: one with engines and agents, one whose nodes a test scripts."""
+"""Running systems, each with the real Envoy.
 
+One has engines and agents, one has nodes that a test scripts, one has policies and classes, and too little room.
+"""
+
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
 
 from extproc.fleet import BOOTSTRAP, Engine, Envoy, Fleet, Serve
 from extproc.traffic import Answer, Ask, ask, completion
+from tests.e2e import gated
 from tests.e2e.reporter import Reporter
 from tests.waiting import until
 
@@ -41,6 +47,7 @@ class System:
     envoy: Envoy
     serve: Serve
     engines: list[Engine]
+    config: Mapping[str, Any] = field(default_factory=lambda: CONFIG)
 
     async def ask(self, request: Ask, headers: dict[str, str] | None = None) -> Answer:
         return await ask(self.client, self.envoy.url, request, headers)
@@ -54,7 +61,7 @@ class System:
         return sum(one["own"]["sequences_open"] for one in nodes)
 
     async def restart_serve(self) -> None:
-        self.serve = await self.fleet.serve(CONFIG | {"listen": self.serve.listen})
+        self.serve = await self.fleet.serve({**self.config, "listen": self.serve.listen})
 
     async def choosing(self) -> None:
         """Wait until every engine is a ready node, and requests go where serve says."""
@@ -67,6 +74,37 @@ class System:
 
         await self.fleet.until("ready nodes", ready)
         await self.fleet.until("choices", chosen)
+
+    async def metrics(self) -> dict[str, float]:
+        """Each sample by its name and the values of its labels, as `extproc_queue_requests batch`."""
+        async with self.client.get(f"http://{self.serve.admin}/metrics") as response:
+            page = await response.text()
+        return {
+            " ".join((one.name, *one.labels.values())): one.value
+            for family in text_string_to_metric_families(page)
+            for one in family.samples
+        }
+
+    async def waiting(self, priority: str, count: int) -> None:
+        """Until so many of a class wait for room."""
+
+        async def so_many() -> bool:
+            return (await self.metrics())[f"extproc_queue_requests {priority}"] == count
+
+        await until(so_many)
+
+    async def at_rest(self) -> None:
+        """Until serve holds nothing of any request."""
+
+        async def nothing() -> bool:
+            told = await self.metrics()
+            queued = [
+                value for name, value in told.items() if name.startswith(("extproc_queue_req", "extproc_queue_b"))
+            ]
+            held = [told["extproc_streams_open"], told["extproc_body_bytes_held"], await self.requests_open()]
+            return not any(queued + held)
+
+        await until(nothing)
 
     async def access_log_of(self, request_id: str) -> dict[str, Any]:
         """Envoy's access log line of a request, once it is there."""
@@ -158,3 +196,38 @@ async def reporter(agentless_system: System) -> AsyncIterator[Reporter]:
     """In an agent's place; what it reported is forgotten after the test."""
     async with Reporter(agentless_system.serve.agents) as reporter:
         yield reporter
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def whole_gated_system(
+    client: aiohttp.ClientSession, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[System]:
+    folder = tmp_path_factory.mktemp("gated")
+    async with Fleet(folder) as fleet:
+        # A step computes one prompt of 1000 tokens: about a quarter of a second, as 4000 tokens at speed 1.
+        slow = ("--speed", "0.25", "--kv-blocks", "20000", "--step-tokens-max", "1024")
+        serve, engines = await asyncio.gather(
+            fleet.serve(gated.CONFIG),
+            asyncio.gather(*(fleet.engine(f"slow-{number}", MODEL, *slow) for number in (1, 2, 3))),
+        )
+        envoy, _ = await asyncio.gather(
+            fleet.envoy(serve, [one.address for one in engines], bootstrap=gated.write_bootstrap(folder)),
+            asyncio.gather(
+                *(fleet.agent(one.name, one.address, serve, interval_s=REPORT_INTERVAL_S) for one in engines)
+            ),
+        )
+        yield System(fleet, client, envoy, serve, engines, gated.CONFIG)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def gated_system(whole_gated_system: System) -> System:
+    """Three slow engines, and a route for each of `gated.POLICIES`."""
+    await whole_gated_system.choosing()
+    return whole_gated_system
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def held(gated_system: System) -> AsyncIterator[gated.Held]:
+    """A node beside them whose room the test rations."""
+    async with gated.holding(gated_system.serve.agents) as held:
+        yield held

@@ -24,9 +24,10 @@ class Reporter:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for node_id in sorted(self._node_ids):
-            await self.leave(node_id)
-        await self._stream.done_writing()
+        if not self._stream.done():  # else the router has ended
+            for node_id in sorted(self._node_ids):
+                await self.leave(node_id)
+            await self._stream.done_writing()
         await self._channel.close()
 
     async def report(self, node_id: str, host: TcpAddress, *, model: str = "demo", **fields: Any) -> None:

@@ -77,7 +77,7 @@ async def test_a_model_that_no_node_serves_is_not_found(agentless_system: System
 async def test_when_every_node_is_full_clients_are_told_to_come_back(
     agentless_system: System, reporter: Reporter
 ) -> None:
-    await ready_node(agentless_system, reporter, kv_cache_usage=0.95)
+    await ready_node(agentless_system, reporter, waiting_queue_size=100)
     url = agentless_system.envoy.url + HELLO.path
     async with agentless_system.client.post(url, json=HELLO.body) as response:
         assert response.status == 429

@@ -11,21 +11,27 @@ from extproc.gateway.budget import BodyBudget
 from extproc.gateway.conversation import (
     Acknowledge,
     Action,
+    Admitted,
+    Continue,
     CountTokens,
     Event,
+    Metadata,
     RequestBody,
     RequestHeaders,
     Respond,
     SetDestination,
     TokensCounted,
+    Wait,
 )
 from extproc.gateway.session import Session
 from extproc.prompt import CountedPrompt
-from tests.core.fleet import MODEL, NOW_S
+from tests.core.fleet import MODEL, NOW_S, balancer, snapshot
 
 CHAT_PATH = "/v1/chat/completions"
 POLICY = RoutingPolicy()
 ACKNOWLEDGE = Acknowledge()
+WAITS_S = 30.0
+"""How long the class `batch` may wait."""
 
 
 def chat(content: str = "hello", **fields: Any) -> bytes:
@@ -64,14 +70,37 @@ class Talk:
         self.tokens = tokens
         self.asked: list[CountTokens] = []
 
-    def say(self, *events: Event) -> Action:
+    def say(self, *events: Event, now_s: float = NOW_S) -> Action:
         """The answer to the last of these."""
         for event in events:
-            action = self.session.receive(event, NOW_S)
+            action = self.session.receive(event, now_s)
             if isinstance(action, CountTokens):
                 self.asked.append(action)
-                action = self.session.receive(TokensCounted(CountedPrompt(self.tokens)), NOW_S)
+                action = self.session.receive(TokensCounted(CountedPrompt(self.tokens)), now_s)
         return action
+
+
+def full(**changes: Any) -> Balancer:
+    """A fleet of one node, which has no room."""
+    return balancer(snapshot("a", requests_waiting=100), **changes)
+
+
+def waiting(fleet: Balancer, request_id: str = "r1", body: bytes = chat(), **changes: Any) -> Talk:
+    """A conversation that has come to its wait."""
+    changes.setdefault("policy", RoutingPolicy(priority="batch"))
+    talk = Talk(fleet, request_id=request_id, **changes)
+    assert talk.say(headers(content_length=len(body), body_in_one=True)) == ACKNOWLEDGE
+    assert talk.say(whole(body)) == Wait(NOW_S + WAITS_S)
+    assert not talk.session.decided
+    assert talk.session.decision is None
+    return talk
+
+
+def admit(fleet: Balancer, *talks: Talk, now_s: float = NOW_S) -> dict[str, Action]:
+    """Look once who of these may go; what is told about them, in the order in which they went."""
+    sessions = {one.session.request_id: one.session for one in talks}
+    decisions = fleet.admit(now_s)
+    return {one.request_id: sessions[one.request_id].receive(Admitted(one), now_s) for one in decisions}
 
 
 def error_of(action: Action) -> dict[str, Any]:
@@ -81,6 +110,12 @@ def error_of(action: Action) -> dict[str, Any]:
     assert error["code"] == action.code == action.metadata["outcome"]
     assert ("content-type", "application/json") in action.headers
     return {"status": action.status, **error}
+
+
+def told(action: Action) -> Metadata:
+    """What access logs see."""
+    assert isinstance(action, SetDestination | Continue | Respond), action
+    return action.metadata
 
 
 def destination_of(action: Action) -> str:

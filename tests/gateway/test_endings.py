@@ -109,7 +109,7 @@ def test_an_entry_tells_how_the_node_fares_or_nothing(entry: AnswerEnded, ending
 
 def test_an_entry_goes_on_with_its_node_model_and_tokens_as_a_request_that_is_over() -> None:
     assert endings.of_entry(ended()) == Answered(
-        "3fa9c1-7", Ending.SERVED, host=HOST, model="llama", output_tokens=5, over=True
+        "3fa9c1-7", Ending.SERVED, host=HOST, model="llama", output_tokens=5, over=True, used_tokens=15
     )
 
 

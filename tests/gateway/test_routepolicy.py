@@ -4,7 +4,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from extproc.core.policy import RoutingPolicy
-from extproc.gateway.routepolicy import KEY, RoutePolicies
+from extproc.gateway.conversation import HeadersWanted
+from extproc.gateway.routepolicy import FAULT_CHARS_MAX, KEY, RoutePolicies, headers_wanted
 
 DEFAULT = RoutingPolicy()
 BATCH = RoutingPolicy(name="batch")
@@ -96,3 +97,32 @@ def test_a_policy_is_read_once() -> None:
     made = policies()
     value = ((KEY, "{}"),)
     assert made.of(value)[0] is made.of(value)[0]
+
+
+def test_a_class_that_the_configuration_does_not_have_is_a_fault_however_the_policy_came() -> None:
+    named = {name: RoutingPolicy(name=name, priority=name) for name in ("batch", "gone")}
+    made = RoutePolicies(named, DEFAULT, classes=("interactive", "batch"))
+    fault = "priority: wanted one of interactive, batch, got 'gone'"
+    assert made.of(((KEY, "batch"),)) == (named["batch"], None)
+    assert made.of(((KEY, "gone"),)) == (DEFAULT, fault)
+    assert made.of(((KEY, '{"priority": "gone"}'),)) == (DEFAULT, fault)
+    policy, none = made.of(((KEY, '{"priority": "interactive"}'),))
+    assert (policy.priority, none) == ("interactive", None)
+    assert made.of(((KEY, "{}"),))[1] is None, "it names none"
+    assert RoutePolicies(named, DEFAULT).of(((KEY, "gone"),)) == (named["gone"], None), "any may be named"
+
+
+def test_a_fault_does_not_list_classes_without_end() -> None:
+    made = RoutePolicies({}, DEFAULT, classes=[f"class-{number}" for number in range(1000)])
+    _, fault = made.of(((KEY, '{"priority": "gone"}'),))
+    assert fault is not None
+    assert len(fault) == FAULT_CHARS_MAX
+
+
+def test_a_policy_reads_the_headers_and_the_claim_that_it_names() -> None:
+    assert headers_wanted(DEFAULT) == HeadersWanted()
+    by_header = RoutingPolicy(priority_header="X-Priority", tenant_header="x-tenant")
+    assert headers_wanted(by_header) == HeadersWanted(frozenset(("x-priority", "x-tenant")))
+    by_claim = RoutingPolicy(tenant_metadata="envoy.filters.http.jwt_authn:payload.a:b.sub")
+    assert headers_wanted(by_claim) == HeadersWanted(frozenset(), "envoy.filters.http.jwt_authn", "payload.a:b.sub")
+    assert headers_wanted(by_claim) is headers_wanted(RoutingPolicy(name="b", tenant_metadata=by_claim.tenant_metadata))

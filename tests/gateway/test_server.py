@@ -12,9 +12,9 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest, 
 from extproc.config import ServeLimits
 from extproc.core.request import TokenCount
 from extproc.gateway import codec
+from extproc.gateway.actions import Actions
 from extproc.gateway.conversation import SetDestination
 from extproc.gateway.routepolicy import KEY
-from extproc.gateway.session import Session
 from tests.core.fleet import snapshot
 from tests.gateway.talk import chat
 from tests.gateway.wire import ask, body, destination, end, head, metadata, response_trailers, wire
@@ -228,14 +228,14 @@ async def test_an_error_in_a_metric_changes_no_decision(monkeypatch: pytest.Monk
 
 
 async def test_a_decision_whose_reply_failed_at_first_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    metadata_of = Session._metadata
+    metadata_of = Actions._metadata
 
     def fails_once(*arguments: Any) -> Any:
-        monkeypatch.setattr(Session, "_metadata", metadata_of)
+        monkeypatch.setattr(Actions, "_metadata", metadata_of)
         return broken()
 
     async with wire() as envoy:
-        monkeypatch.setattr(Session, "_metadata", fails_once)
+        monkeypatch.setattr(Actions, "_metadata", fails_once)
         told = await served_all_the_same(envoy, "answer")
         assert (told["destination"], told["outcome"]) == (HOST, "chosen")
         assert envoy.metric('extproc_decisions_total{outcome="chosen",phase="decode"} 1.0')

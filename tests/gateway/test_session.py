@@ -41,6 +41,7 @@ def test_an_inference_request_is_sent_to_the_chosen_node() -> None:
         "outcome": "chosen",
         "reason": reason,
         "policy": "default",
+        "priority": "standard",
         "strategy": "least-added-delay",
         "model": MODEL,
         "phase": "decode",
@@ -169,7 +170,7 @@ EVENTS = st.one_of(
 )
 def test_no_conversation_raises_or_leaks(streams: list[list[Event]], order: Any, recovers: bool) -> None:
     """Streams interleave, claims lie, messages repeat: every message is answered and in the end all is given back."""
-    fleet = balancer(snapshot("a"), snapshot("b", kv_usage=0.99))
+    fleet = balancer(snapshot("a"), snapshot("b", requests_waiting=100))
     budget = BodyBudget(4000)
     talks = [Talk(fleet, budget=budget, body_bytes_max=2000, request_id=str(number)) for number in range(len(streams))]
     turns = [number for number, events in enumerate(streams) for _ in events]

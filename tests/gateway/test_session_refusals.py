@@ -77,7 +77,7 @@ def test_a_batch_of_prompts_may_be_longer_than_a_context() -> None:
 
 def test_full_nodes_are_429_and_loading_ones_503_both_with_retry_after() -> None:
     settings = BalancerSettings(retry_after_s=7)
-    full = balancer(snapshot("a", kv_usage=0.99), settings=settings)
+    full = balancer(snapshot("a", requests_waiting=100), settings=settings)
     action = Talk(full).say(headers(), whole(chat()))
     error = error_of(action)
     assert (error["status"], error["type"], error["code"]) == (429, "rate_limit_error", "overloaded")

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -22,6 +22,7 @@ from envoy.service.ext_proc.v3.external_processor_pb2_grpc import ExternalProces
 
 from extproc import listening
 from extproc.config import ServeLimits
+from extproc.core.admissionsettings import PriorityClass
 from extproc.core.balancer import Balancer
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import CountSource, TokenCount
@@ -85,6 +86,7 @@ class Wire:
     counter: Counter
     metrics: Metrics
     stub: Any
+    _reports: int = 0
 
     def open(self, metadata: Sequence[tuple[str, str]] = ()) -> Call:
         return self.stub.Process(metadata=metadata)
@@ -92,8 +94,19 @@ class Wire:
     def idle(self) -> bool:
         """Nothing is held for any stream."""
         processor = self.processor
-        held = (processor.streams_open, processor._budget.bytes_reserved, len(processor._rests))
-        return not any(held) and self.balancer.requests_open == 0
+        held = (
+            processor.streams_open,
+            processor._budget.bytes_reserved,
+            len(processor._rests),
+            len(processor._waiting),
+            self.balancer.requests_open,
+        )
+        return not any(held) and not any(map(any, self.balancer.waiting.values()))
+
+    def report(self, one: Snapshot) -> None:
+        """An agent's next word."""
+        self._reports += 1
+        self.balancer.observe(NodeReported(replace(one, sequence=1 + self._reports)), time.monotonic())
 
     def metric(self, line: str) -> bool:
         return line in self.metrics.page(()).decode().splitlines()
@@ -113,22 +126,28 @@ def options(limits: ServeLimits) -> list[tuple[str, int]]:
 
 @asynccontextmanager
 async def wire(
-    *snapshots: Snapshot, limits: ServeLimits = LIMITS, interceptors: Sequence[grpc.aio.ServerInterceptor] = ()
+    *snapshots: Snapshot,
+    limits: ServeLimits = LIMITS,
+    interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    classes: dict[str, PriorityClass] | None = None,
+    policies: Sequence[RoutingPolicy] = (),
 ) -> AsyncIterator[Wire]:
     clock = time.monotonic
-    settings = BalancerSettings(nodes=NodeLimits(fresh_s=3000, stale_s=3000, member_s=3000))
+    settings = BalancerSettings(
+        nodes=NodeLimits(fresh_s=3000, stale_s=3000, member_s=3000), **({} if classes is None else {"classes": classes})
+    )
     balancer = Balancer(settings, clock() - 60)
     for one in snapshots or (snapshot("a", kv_blocks_total=None, kv_blocks_available=None),):
         balancer.observe(NodeReported(one), clock())
-    policies = RoutePolicies(
-        {one.name: one for one in (RoutingPolicy(name="batch"), LEAVING)},
+    known = RoutePolicies(
+        {one.name: one for one in (RoutingPolicy(name="batch"), LEAVING, *policies)},
         RoutingPolicy(),
         policy_bytes_max=limits.policy_bytes_max,
     )
     counter, metrics = Counter(), Metrics()
     ends = [True]
     processor = ExternalProcessor(
-        balancer, policies, counter, limits, metrics, clock, boot="test", ends_are_told=lambda: ends[0]
+        balancer, known, counter, limits, metrics, clock, boot="test", ends_are_told=lambda: ends[0]
     )
     server = grpc.aio.server(options=options(limits), interceptors=interceptors)
     register(server, processor)
@@ -136,7 +155,7 @@ async def wire(
     await server.start()
     channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
     try:
-        yield Wire(port, server, processor, ends, balancer, policies, counter, metrics, ExternalProcessorStub(channel))
+        yield Wire(port, server, processor, ends, balancer, known, counter, metrics, ExternalProcessorStub(channel))
     finally:
         counter.gate.set()
         await channel.close()
@@ -180,6 +199,14 @@ async def ask(call: Call, *messages: ProcessingRequest) -> ProcessingResponse:
         reply = await call.read()
         assert reply is not grpc.aio.EOF, await call.code()
     assert isinstance(reply, ProcessingResponse)
+    return reply
+
+
+async def answer(call: Call) -> Any:
+    """The reply that comes next; where the request waits for room Envoy is asked for patience before it."""
+    reply = await call.read()
+    if reply is not grpc.aio.EOF and reply.HasField("override_message_timeout"):
+        reply = await call.read()
     return reply
 
 

@@ -96,10 +96,10 @@ async def test_a_disk_that_hangs_holds_nobody_up(path: Path, disk: type[Disk], m
     disk.free.clear()
     for second in range(200):
         one.finish(f"r{second}", NOW_S + second)
-    assert one.waiting_bytes <= 3000
+    assert one.unwritten_bytes <= 3000
     assert faults.count > 100
     disk.free.set()
-    await until(lambda: one.waiting_bytes == 0)
+    await until(lambda: one.unwritten_bytes == 0)
     one.finish("last", NOW_S + 200)
     close(one)
     lines = lines_of(path)

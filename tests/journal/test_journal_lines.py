@@ -15,9 +15,9 @@ from extproc.core.request import InferenceRequest
 from extproc.core.snapshot import NodeLeft, NodeReported, Snapshot
 from extproc.journal.balancer import balancer, close
 from extproc.journal.lines import BEGINNING, Decided, as_written, decided_of, encode, packed, unpacked
-from tests.core.fleet import request, snapshot
+from tests.core.fleet import MODEL, request, snapshot
 from tests.journal.writing import NOW_S, lines_of
-from tests.journaled import FLEET, LIVES, START_S, Call, config, journaled, live, no_fault, routes
+from tests.journaled import CLASSES, FLEET, LIVES, START_S, Call, config, journaled, live, no_fault, routes
 
 POLICY = RoutingPolicy()
 
@@ -34,7 +34,8 @@ def test_a_journal_begins_with_what_its_lines_rest_on(path: Path) -> None:
     assert path.read_bytes().startswith(BEGINNING)
     assert head["started_s"] == START_S
     assert head["settings"]["ejection"]["share_max"] == 1
-    assert (head["format"], head["part"], head["begins"]) == (1, 0, True)
+    assert (head["format"], head["part"], head["begins"]) == (2, 0, True)
+    assert [one["name"] for one in head["settings"]["classes"]] == list(CLASSES)
     assert "listen" not in head["settings"], "the balancer's settings only"
 
 
@@ -72,7 +73,7 @@ def test_each_call_is_one_line(path: Path) -> None:
         {"now_s": NOW_S},
         {"now_s": NOW_S, "node_id": "z", "boot_id": "boot-1"},
         {"number": 0, "policy": POLICY.model_dump()},
-        {**as_json, "now_s": NOW_S, "policy": 0, "decided": written(decision)},
+        {**as_json, "now_s": NOW_S, "policy": 0, "decided": written(decision, MODEL)},
         {"now_s": NOW_S, "request_id": "u1", "trace_id": "t", "decided": written(uninspected)},
         {"request": as_json["request"], "blocks": as_json["blocks"]},
         {"now_s": NOW_S, "request_id": "r1"},
@@ -80,15 +81,15 @@ def test_each_call_is_one_line(path: Path) -> None:
         {
             "now_s": NOW_S,
             "answered": {"request_id": "r1", "ending": "served", "host": None, "model": None, "output_tokens": 7}
-            | {"over": True},
+            | {"over": True, "used_tokens": None},
         },
         {"now_s": NOW_S, "request_id": "r1"},
         {"now_s": NOW_S},
     ]
 
 
-def written(decision: Decision) -> Any:
-    return json.loads(encode(decided_of(decision)))
+def written(decision: Decision, model_told: str | None = None) -> Any:
+    return json.loads(encode(decided_of(decision, model_told)))
 
 
 @given(LIVES)
@@ -108,7 +109,7 @@ def test_a_decision_comes_back_as_it_was_but_for_costs_without_end(path: Path) -
     live(one, FLEET + routes(1, policy=RoutingPolicy(strategy="power-of-two")))
     close(one)
     (decision,) = one.decisions(1)
-    decided = decided_of(decision)
+    decided = decided_of(decision, MODEL)
     assert as_written(decided) == decided, "two of three nodes have a cost, and as many are kept"
     (kept, _) = decided.candidates
     endless = replace(decided, candidates=(kept._replace(cost=float("inf")),))
@@ -139,8 +140,10 @@ def test_an_error_of_the_balancer_is_written_and_goes_through(path: Path, monkey
 def test_whatever_a_line_repeats_of_a_request_is_no_text() -> None:
     """The journal must hold nothing of a prompt: whoever adds a field to a request decides about it here."""
     assert set(InferenceRequest.__struct_fields__) == {
-        *["request_id", "model", "endpoint", "prompt", "output_tokens_max", "prompt_blocks", "sequences", "trace_id"]
+        *["request_id", "model", "endpoint", "prompt", "output_tokens_max", "prompt_blocks", "sequences", "trace_id"],
+        *["priority", "tenant", "body_bytes", "model_fixed"],
     }
     assert set(Decided.__struct_fields__) == {
-        *["strategy", "chosen", "refused", "unknown", "phase", "uncached_tokens", "candidates"]
+        *["strategy", "chosen", "refused", "unknown", "queued", "model", "queued_s"],
+        *["phase", "uncached_tokens", "candidates"],
     }

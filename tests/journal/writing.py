@@ -56,4 +56,4 @@ def start(path: Path, faults: Faults) -> JournaledBalancer:
 async def flushed(one: JournaledBalancer, now_s: float) -> None:
     """Everything that was called so far, and a tick more, is written or lost."""
     one.tick(now_s)
-    await until(lambda: one.waiting_bytes == 0)
+    await until(lambda: one.unwritten_bytes == 0)

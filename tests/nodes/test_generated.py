@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).parent.parent.parent
-PROTO = "extproc/pb/nodes.proto"
+PROTOS = ("nodes", "externalscaler")
 
 
 @pytest.fixture(scope="module")
@@ -15,11 +15,13 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plugin = Path(sys.executable).with_name("protoc-gen-mypy")
     outputs = [f"--{kind}_out={folder}" for kind in ("python", "grpc_python", "mypy")]
     command = [sys.executable, "-m", "grpc_tools.protoc", "--proto_path=proto", f"--plugin=protoc-gen-mypy={plugin}"]
-    subprocess.run([*command, *outputs, f"proto/{PROTO}"], check=True, cwd=PROJECT)
+    subprocess.run(
+        [*command, *outputs, *(f"proto/extproc/pb/{name}.proto" for name in PROTOS)], check=True, cwd=PROJECT
+    )
     return folder
 
 
-@pytest.mark.parametrize("name", ["nodes_pb2.py", "nodes_pb2.pyi", "nodes_pb2_grpc.py"])
+@pytest.mark.parametrize("name", [f"{name}_{end}" for name in PROTOS for end in ("pb2.py", "pb2.pyi", "pb2_grpc.py")])
 def test_the_generated_code_is_fresh(generated: Path, name: str) -> None:
     fresh = (generated / "extproc/pb" / name).read_text()
     assert (PROJECT / "extproc/pb" / name).read_text() == fresh, "run `make proto`"

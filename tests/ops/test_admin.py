@@ -156,8 +156,8 @@ async def test_of_candidates_that_were_not_scored_the_one_that_was_chosen_is_not
     (decision,) = (await page(client, "/decisions"))["decisions"]
     thrown = {one["node_id"] for one in decision["candidates"] if one["cost"] is not None}
     for number in range(3):
-        full = 0.99 if f"n{number}" in thrown else 0.1
-        of.report(f"n{number}", host=f"127.0.0.1:{8000 + number}", sequence=2, kv_usage=full)
+        full = 100 if f"n{number}" in thrown else 0
+        of.report(f"n{number}", host=f"127.0.0.1:{8000 + number}", sequence=2, requests_waiting=full)
     of.balancer.finish("r1", of.now_s)  # the id throws
     of.route("r1", strategy="power-of-two")
     (decision,) = (await page(client, "/decisions?limit=1"))["decisions"]

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from extproc.core.forecast import ModelForecast
 from extproc.core.snapshot import ServedModel
 from extproc.ops import admin
 from extproc.ops.nodegauges import NodeSample
@@ -113,14 +114,14 @@ async def test_one_page_is_made_at_a_time_and_all_of_so_many_are_served(
     together, pairs = threading.Barrier(2), 0
     page_of = of.metrics.page
 
-    def watched(nodes: list[NodeSample]) -> bytes:
+    def watched(nodes: list[NodeSample], forecasts: tuple[ModelForecast, ...]) -> bytes:
         nonlocal pairs
         try:
             together.wait(0.02)
             pairs += 1
         except threading.BrokenBarrierError:
             together.reset()
-        return page_of(nodes)
+        return page_of(nodes, forecasts)
 
     monkeypatch.setattr(of.metrics, "page", watched)
     assert await asyncio.gather(*(status(client, "/metrics") for _ in range(admin.PAGES_MAX))) == [200] * 8

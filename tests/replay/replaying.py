@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from extproc import cli
+from extproc.core.admissionqueue import AdmissionQueue
+from extproc.core.balancer import Balancer
+from extproc.core.quotas import Quotas
 from extproc.replay.drive import run
 from extproc.replay.follow import Follower
 from extproc.replay.other import Other
@@ -60,3 +64,31 @@ def edited(path: Path, call: str, edit: Edit, which: int = 0) -> int:
     lines[number] = json.dumps(content).encode()
     path.write_bytes(b"\n".join(lines) + b"\n")
     return number + 1
+
+
+def state_of(one: Balancer) -> tuple[Any, ...]:
+    """More than decisions show. Tenants are told apart, but they have other names in a journal."""
+    robins = one._round_robin._credits, one._round_robin_uninspected._credits
+    return list(one.views()), one._chooser._turns, *robins, _queue_of(one._admission.queue), _used(one._quotas)
+
+
+def _queue_of(queue: AdmissionQueue) -> tuple[Any, ...]:
+    lanes = {
+        lane: (fair._clock, [_tenant_of(one) for one in fair._tenants.values()]) for lane, fair in queue._lanes.items()
+    }
+    who = [(request_id, one.lane, one.tokens, one.since_s, one.until_s) for request_id, one in queue._waiting.items()]
+    return who, lanes, queue._requests, queue._bytes, queue._tokens, queue.next_deadline_s
+
+
+def _tenant_of(tenant: Any) -> tuple[Any, ...]:
+    items = [(order, tokens, replace(one.request, tenant="")) for order, tokens, one in tenant.items.values()]
+    return tenant.start, items
+
+
+def _used(quotas: Quotas) -> tuple[Any, ...]:
+    uses = [
+        (one.key[0], one.key[2], one.owed, one.at_s, one.in_flight, one.requests, one.entry)
+        for one in quotas._buckets.values()
+    ]
+    taken = [(request_id, tokens) for request_id, (_, tokens) in quotas._taken.items()]
+    return uses, taken, list(quotas._ended), quotas._forgotten_until_s

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.journaled import FLEET, routes, write
+from tests.journaled import FLEET, FULL, asks, routes, write
 from tests.replay.replaying import LONG, command, replayed
 
 
@@ -69,7 +69,7 @@ def test_a_journal_cut_anywhere_is_good_up_to_there(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     path = tmp_path_factory.mktemp("replay") / "j"
-    write(path, FLEET + routes(3))
+    write(path, [*FLEET, *routes(3), *FULL, *asks(3), *FLEET, ("admit", {"calls": 1}), *FULL, *asks(2), ("drain", {})])
     content = path.read_bytes()
     path.write_bytes(content[: data.draw(st.integers(0, len(content)))])
     found = replayed(path)

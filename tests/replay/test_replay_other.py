@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from extproc.core.decision import Queued, Unknown
 from extproc.core.policy import RoutingPolicy
+from extproc.journal.lines import Decided
 from extproc.replay.other import Other, other_of
-from extproc.replay.result import CAVEAT
+from extproc.replay.result import CAVEAT, Tally
 from tests.journaled import FLEET, POLICIES, Call, routes, write
 from tests.replay.replaying import LONG, command, replayed
 
@@ -37,7 +39,7 @@ def test_the_same_strategy_chooses_the_same(path: Path) -> None:
 
 
 def test_refusals_are_counted_for_both(path: Path, tmp_path: Path) -> None:
-    write(path, [("report", {"node": "a", "requests_waiting": 50}), *routes(4)])
+    write(path, [("report", {"node": "a", "requests_waiting": 50}), *routes(4, priority="at-once")])
     (tmp_path / "policy.yaml").write_text("limits: {requests_waiting_max: 10}")
     result = command(path, "--policy", str(tmp_path / "policy.yaml"), "--json")
     found = json.loads(result.stdout)
@@ -77,7 +79,15 @@ def test_the_table_shows_both(path: Path) -> None:
     write(path, LONG)
     text = command(path, "--strategy", "random").stdout
     assert re.search(r"requests to +recorded +random", text)
-    for name in ("a", "b", "c", r"nobody \(refused\)", "Envoy's own cluster", "mean uncached tokens"):
+    for name in (
+        "a",
+        "b",
+        "c",
+        r"nobody \(refused\)",
+        r"nobody yet \(they wait\)",
+        "Envoy's own cluster",
+        "mean uncached tokens",
+    ):
         assert re.search(rf"^{name} +[0-9.,]+ +[0-9.,]+ *$", text, re.MULTILINE), name
     assert re.search(r"^identical +60", text, re.MULTILINE)
 
@@ -101,3 +111,14 @@ def test_what_is_no_policy_is_a_fault(path: Path, options: tuple[str, ...], cont
     result = command(path, *(str(file) if option == "FILE" else option for option in options))
     assert result.exit_code in (1, 2)
     assert result.stderr.startswith(fault.replace("FILE", str(file)))
+
+
+def test_to_wait_is_not_the_same_as_to_be_left_to_envoy() -> None:
+    tally = Tally()
+    waits, unknown = Decided("random", queued=Queued("full", 1.0)), Decided("random", unknown=Unknown("early"))
+    for recorded, would_be in [(waits, waits), (unknown, unknown), (waits, unknown), (unknown, waits)]:
+        tally.beside(recorded, would_be)
+    comparison = tally.result((), "random").comparison
+    assert comparison is not None
+    assert (comparison.same_node, comparison.other_node) == (2, 2)
+    assert (comparison.recorded.queued, comparison.would_be.unknown) == (2, 2)

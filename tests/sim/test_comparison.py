@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from extproc.core.cost import STRATEGIES
@@ -107,6 +109,7 @@ def test_every_run_is_set_up_as_the_comparison_says(monkeypatch: pytest.MonkeyPa
         "delay_s": 0.2,
         "settings": BalancerSettings(retry_after_s=7),
         "cost": StepCost(0.02),
+        "priorities": {"chat": "batch"},
     }
     asked = comparison("lmetric", "reference", **changed)
     compare(asked, 1, silent)
@@ -115,6 +118,24 @@ def test_every_run_is_set_up_as_the_comparison_says(monkeypatch: pytest.MonkeyPa
     for one in setups:
         assert {name: getattr(one, name) for name in changed} == changed
         assert one.fleet is asked.fleet
+
+
+def test_a_row_has_the_means_of_each_class_where_there_are_priorities() -> None:
+    asked = comparison("least-added-delay:ttft_s=0.05", trace="generated:mix", loads=(3.0,), requests=200)
+    assert compare(asked, 1, silent).rows[0].classes == {}
+    (row,) = compare(replace(asked, priorities={"code": "batch"}), 1, silent).rows
+    assert list(row.classes) == ["interactive", "standard", "batch"]
+    nobody, standard, batch = row.classes.values()
+    assert (nobody.requests, nobody.ngood, nobody.ttft_p50_s) == (0, None, None)
+    assert standard.requests + batch.requests == 200
+    assert standard.refused + batch.refused == row.refused
+    assert standard.refused > 0
+    assert batch.queued_p90_s is not None
+    assert batch.queued_p90_s > 1
+    (first,) = compare(replace(asked, priorities={"code": "batch"}, seeds=1), 1, silent).rows
+    assert standard.requests != first.classes["standard"].requests
+    assert row.ngood_accepted is not None
+    assert row.ngood_accepted > row.ngood
 
 
 @pytest.mark.parametrize("strategy", ["round-robin", "reference"])
@@ -150,6 +171,7 @@ def test_what_was_cut_is_told() -> None:
         ("least-added-delay", "least-added-delay", 3.0, 50),
         ("least-added-delay:first_token_weight=4", "least-added-delay", 4.0, 50),
         ("lmetric:first_token_weight=0.5:leave_after_first_token=true", "lmetric", 0.5, 50),
+        ("random:ttft_s=2:wait_fraction=0.25", "random", 3.0, 50),
     ],
 )
 def test_a_strategy_can_bring_settings_of_its_policy(text: str, strategy: str, weight: float, waiting_max: int) -> None:
@@ -159,6 +181,13 @@ def test_a_strategy_can_bring_settings_of_its_policy(text: str, strategy: str, w
     assert found.policy is not None
     assert (found.policy.strategy, found.policy.first_token_weight) == (strategy, weight)
     assert found.policy.limits.requests_waiting_max == waiting_max
+
+
+def test_a_strategy_can_bring_an_objective() -> None:
+    found = contender("least-added-delay:ttft_s=2.5:wait_fraction=0", {"ttft_s": 1})
+    assert isinstance(found, Contender)
+    assert found.policy is not None
+    assert (found.policy.ttft_s, found.policy.wait_fraction) == (2.5, 0)
 
 
 def test_the_reference_has_no_policy() -> None:
@@ -178,6 +207,9 @@ def test_the_reference_has_no_policy() -> None:
         ("lmetric:first_token_weight", "--strategy: wanted name:setting=value, got 'lmetric:first_token_weight'"),
         ("lmetric:weight=1", "--strategy lmetric: wanted a setting of crowding_weight, first_token_weight, "),
         ("lmetric:strategy=random", "--strategy lmetric: wanted a setting of crowding_weight, "),
+        ("lmetric:aliases=a", "--strategy lmetric: wanted a setting of crowding_weight, "),
+        ("lmetric:priority=batch", "--strategy lmetric: wanted a setting of crowding_weight, "),
+        ("lmetric:ttft_s=0", "--strategy lmetric: ttft_s: wanted greater than 0, got '0'"),
         ("lmetric:first_token_weight=x", "--strategy lmetric: first_token_weight: wanted a"),
         ("lmetric:" + "x" * 1000, "--strategy: wanted name:setting=value, got 'lmetric:xxx"),
     ],

@@ -85,12 +85,60 @@ def test_measures_of_a_run() -> None:
         "preemptions": 7,
         "prefix_hit_share": 200 / 500,
         "node_shares": {"a": 0.8, "b": 0.2, "idle": 0.0},
+        "ngood_accepted": 1 / 5,
+        "classes": {},
     }
+
+
+def test_measures_of_classes_are_those_of_their_requests_and_in_the_given_order() -> None:
+    run = [
+        served(priority="low"),
+        served(priority="low", first_token_s=18.0, finished_s=19.0, queued_s=7.0),
+        served(priority="low", node="", first_token_s=None, finished_s=None, refused=True),
+        served(priority="low", first_token_s=None, finished_s=None, failed=True, queued_s=9.0),
+        served(priority="high", first_token_s=10.5),
+    ]
+    measures = measure(run, 0, ["a"], ["high", "low", "nobody"])
+    assert msgspec.to_builtins(measures.classes) == {
+        "high": {
+            "requests": 1,
+            "refused": 0,
+            "ngood": 1.0,
+            "ngood_accepted": 1.0,
+            "ttft_p50_s": 0.5,
+            "ttft_p90_s": 0.5,
+            "ttft_p99_s": 0.5,
+            "queued_p90_s": 0.0,
+        },
+        "low": {
+            "requests": 4,
+            "refused": 1,
+            "ngood": 0.25,
+            "ngood_accepted": 1 / 3,
+            "ttft_p50_s": 1.0,
+            "ttft_p90_s": 8.0,
+            "ttft_p99_s": 8.0,
+            "queued_p90_s": 7.0,
+        },
+        "nobody": {
+            "requests": 0,
+            "refused": 0,
+            "ngood": None,
+            "ngood_accepted": None,
+            "ttft_p50_s": None,
+            "ttft_p90_s": None,
+            "ttft_p99_s": None,
+            "queued_p90_s": None,
+        },
+    }
+    assert list(measures.classes) == ["high", "low", "nobody"]
+    assert (measures.ngood, measures.ngood_accepted) == (2 / 5, 2 / 4)
 
 
 def test_a_run_without_an_answer_has_no_times() -> None:
     measures = measure([REFUSED, REFUSED], 0, ["a"])
     assert (measures.refused, measures.failed, measures.ngood) == (2, 0, 0.0)
+    assert measures.ngood_accepted is None
     assert measures.ttft_p50_s is measures.tpot_p99_s is measures.slowdown is None
     assert measures.prefix_hit_share == 0.0
     assert measures.node_shares == {"a": 0.0}

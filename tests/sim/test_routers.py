@@ -1,7 +1,13 @@
 from collections import Counter
+from unittest.mock import ANY
 
-from extproc.core.decision import Chosen, Unknown
+import pytest
+
+from extproc.core.admissionsettings import PriorityClass
+from extproc.core.balancer import Balancer
+from extproc.core.decision import Chosen, Decision, Outcome, Queued, Refused, Unknown
 from extproc.core.policy import RoutingPolicy
+from extproc.core.room import Limits
 from extproc.core.settings import BalancerSettings
 from extproc.core.snapshot import NodeReported
 from extproc.sim.routers import Routers
@@ -47,6 +53,64 @@ def test_as_many_ends_are_lost_as_shall_be() -> None:
             route(made, f"7-{index}")
             made.ended(f"7-{index}", 10, NOW_S)
         assert least <= made.requests_open <= most
+
+
+def small(*, queue_ms_max: int, count: int = 1) -> tuple[Routers, list[str]]:
+    """Routers that know one node, with room for one request of 1000 tokens; and what they say of more room."""
+    said: list[str] = []
+    settings = BalancerSettings(classes={"some": PriorityClass(queue_ms_max=queue_ms_max)}, default_class="some")
+    policy = RoutingPolicy(limits=Limits(kv_blocks_required=True))
+    made = Routers(count, policy, settings, 0.0, 0.0, lambda: said.append("room"))
+    # 1000 tokens and the 256 of the answer that is expected.
+    room = {"kv_block_size_tokens": 16, "kv_blocks_total": 100, "kv_blocks_available": 80, "kv_usage": 0.2}
+    made.observe(NodeReported(snapshot("a", models=MODEL_LISTED, **room)), NOW_S)
+    return made, said
+
+
+def ask(made: Routers, request_id: str, now_s: float = NOW_S) -> Outcome:
+    return made.route(request_id, Arrival(0.0, 1000, 10), now_s, "some", "tenant")
+
+
+def test_one_that_waits_goes_when_there_is_room_and_is_told_once() -> None:
+    made, said = small(queue_ms_max=1000)
+    assert isinstance(ask(made, "first"), Chosen)
+    assert ask(made, "second") == Queued(ANY, NOW_S + 1)
+    assert (said, made.admit(NOW_S + 0.5)) == ([], [])
+    made.ended("first", 10, NOW_S + 0.5)
+    assert said
+    (decision,) = made.admit(NOW_S + 0.5)
+    assert (decision.request_id, decision.priority, decision.queued_s) == ("second", "some", 0.5)
+    assert isinstance(decision.outcome, Chosen)
+    assert made.admit(NOW_S + 2) == []
+
+
+def test_one_that_waits_is_refused_when_its_time_is_up_and_not_before() -> None:
+    made, said = small(queue_ms_max=1000)
+    ask(made, "first")
+    ask(made, "second")
+    assert made.admit(NOW_S + 0.999) == []
+    (decision,) = made.admit(NOW_S + 1)
+    assert isinstance(decision.outcome, Refused)
+    assert said == []
+
+
+def test_routers_without_room_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, _ = small(queue_ms_max=1000, count=3)
+    asked: list[Balancer] = []
+
+    def admit(balancer: Balancer, _: float) -> list[Decision]:
+        asked.append(balancer)
+        return []
+
+    monkeypatch.setattr(Balancer, "admit", admit)
+    for index in range(20):
+        ask(made, str(index))
+    assert made.admit(NOW_S + 0.5) == []
+    assert asked == []
+    made.ended("0", 10, NOW_S + 0.5)
+    made.admit(NOW_S + 0.5)
+    made.admit(NOW_S + 0.6)
+    assert len(asked) == 1
 
 
 def test_each_router_takes_turns_of_its_own() -> None:

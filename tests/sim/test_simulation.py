@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extproc.core.admissionsettings import PriorityClass
 from extproc.core.cost import STRATEGIES
+from extproc.core.policy import RoutingPolicy
+from extproc.core.room import Limits
 from extproc.core.settings import BalancerSettings
 from extproc.sim.measures import Served, isolated
 from extproc.sim.routers import as_operators_set
@@ -21,10 +24,11 @@ def check_conserved(result: Run, requests: int) -> None:
     assert [one.arrival for one in result.served] == list(range(requests))
     for one in result.served:
         assert [one.complete, one.refused, one.failed].count(True) == 1
+        assert one.queued_s >= 0
         if one.complete:
             assert one.first_token_s is not None
             assert one.finished_s is not None
-            assert one.sent_s < one.first_token_s <= one.finished_s
+            assert one.sent_s + one.queued_s < one.first_token_s <= one.finished_s
             assert one.node in result.nodes
     assert result.open_after == 0
 
@@ -75,6 +79,57 @@ def test_no_request_is_lost_or_told_twice(
         seed=seed,
     )
     check_conserved(result, 30)
+
+
+@given(
+    ttft_s=st.sampled_from([None, 0.05, 2.0]),
+    blocks_required=st.booleans(),
+    queues_ms=st.lists(st.sampled_from([0, 1, 400, 30_000]), min_size=2, max_size=2),
+    queue_requests_max=st.sampled_from([0, 3, 1000]),
+    reserved=st.sampled_from([0.0, 0.5]),
+    routers=st.integers(1, 3),
+    delay_s=st.sampled_from([0.0, 0.3]),
+    first_tokens=st.booleans(),
+    workload=st.sampled_from(["mix", "heavy"]),
+    seed=st.integers(0, 2**32),
+)
+def test_no_request_is_lost_or_told_twice_where_some_wait(
+    ttft_s: float | None,
+    blocks_required: bool,
+    queues_ms: list[int],
+    queue_requests_max: int,
+    reserved: float,
+    routers: int,
+    delay_s: float,
+    first_tokens: bool,
+    workload: str,
+    seed: int,
+) -> None:
+    high, low = (
+        PriorityClass(queue_ms_max=queue_ms, queue_requests_max=queue_requests_max, reserved_share=share)
+        for queue_ms, share in zip(queues_ms, (reserved, 0.0), strict=True)
+    )
+    hanging = {"faults": [{"kind": "hang", "at_s": 1, "for_s": 9}], "kv_blocks": 8500}
+    arriving = arrivals(40, 30.0, workload, seed)
+    result = run(
+        arriving,
+        policy=RoutingPolicy(ttft_s=ttft_s, limits=Limits(kv_blocks_required=blocks_required, requests_waiting_max=4)),
+        settings=BalancerSettings(classes={"high": high, "low": low}, default_class="low"),
+        priorities={"chat": "high"},
+        fleet=fleet({"kv_blocks": 8500, "sequences_max": 2}, hanging, {"leaves_at_s": 1, "kv_blocks": 8500}),
+        routers=routers,
+        delay_s=delay_s,
+        first_tokens=first_tokens,
+        seed=seed,
+    )
+    check_conserved(result, 40)
+    longest_s = {"high": queues_ms[0] / 1000, "low": queues_ms[1] / 1000}
+    for one, arrival in zip(result.served, arriving, strict=True):
+        assert one.priority == ("high" if arrival.kind == "chat" else "low")
+        assert one.queued_s <= longest_s[one.priority] + 1e-9
+    classes = result.measures.classes
+    assert sum(one.requests for one in classes.values()) == 40
+    assert sum(one.refused for one in classes.values()) == result.measures.refused
 
 
 def test_a_request_that_is_alone_takes_its_isolated_time_and_the_two_ways() -> None:
@@ -156,7 +211,9 @@ def test_settings_trust_nodes_for_as_long_as_they_take_to_report_again() -> None
 
 
 def test_a_full_fleet_refuses_and_that_counts_as_refused() -> None:
-    result = run([Arrival(index * 0.1, 20_000, 1000) for index in range(40)], fleet=fleet({"kv_blocks": 8500}))
+    full = RoutingPolicy(limits=Limits(kv_usage_max=0.9))
+    arriving = [Arrival(index * 0.1, 20_000, 1000) for index in range(40)]
+    result = run(arriving, fleet=fleet({"kv_blocks": 8500}), policy=full)
     check_conserved(result, 40)
     assert 0 < result.measures.refused < 40
     assert result.measures.ngood < 0.5

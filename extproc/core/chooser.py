@@ -1,0 +1,103 @@
+"""From what is known of the nodes to a verdict on a request; nothing is counted here but turns."""
+
+from msgspec import Struct
+
+from extproc.core import filters
+from extproc.core.decision import Chosen, Outcome, Refusal, Refused, Unknown
+from extproc.core.fleetstate import FleetState
+from extproc.core.phase import expected_output_tokens
+from extproc.core.policy import RoutingPolicy
+from extproc.core.request import InferenceRequest
+from extproc.core.router import FallBack, Known, Standing, Verdict, decide, fall_back
+from extproc.core.settings import BalancerSettings
+
+TURNS_COUNTED_MAX = 1024
+"""Policies, each with each model, whose requests are counted for `round-robin`; then counting begins anew."""
+
+
+class Found(Struct, frozen=True):
+    """What can become of a request now."""
+
+    request: InferenceRequest
+    """For the model that it would go to, which may be its fallback."""
+    verdict: Verdict
+    known: Known
+    tokens: int
+    """Of its prompt and of the answer that is expected, at least 1."""
+
+
+class Chooser:
+    """Asks the router with all that it has to know, and knows how much can be known yet."""
+
+    def __init__(self, settings: BalancerSettings, fleet: FleetState, started_s: float) -> None:
+        self._settings = settings
+        self._fleet = fleet
+        self._turns: dict[tuple[str, str], int] = {}
+        """Of each policy for each model: other models have other nodes."""
+        self._first_choice_s = started_s + 2 * settings.nodes.report_interval_s
+        self._settled_s = max(self._first_choice_s, started_s + settings.nodes.settle_s)
+
+    def find(self, request: InferenceRequest, policy: RoutingPolicy, standing: Standing, now_s: float) -> Found:
+        """Where it can go now; to its fallback model where its own is overloaded and that one is not."""
+        found = self._find(request, policy, standing, now_s)
+        fallback = None if request.model_fixed else policy.fallback_models.get(request.model)
+        outcome = found.verdict.outcome
+        if fallback is None or not isinstance(outcome, Refused) or outcome.refusal is not Refusal.OVERLOADED:
+            return found
+        other = self._find(request.for_model(fallback), policy, standing, now_s)
+        return other if isinstance(other.verdict.outcome, Chosen | FallBack) else found
+
+    def find_uninspected(self, now_s: float) -> Chosen | Refused | Unknown | FallBack:
+        """Where what is no inference request can go now."""
+        nodes, settings = self._fleet.views(), self._settings
+        if now_s < self._first_choice_s or not nodes:
+            return self._too_early()
+        out_until_s = self._fleet.out_until_s
+        if ready := filters.ready(nodes, now_s, settings.nodes):
+            return FallBack(filters.not_out(ready, out_until_s, now_s))
+        return fall_back(nodes, out_until_s, settings, now_s)
+
+    def settled(self, outcome: Outcome, now_s: float) -> Outcome:
+        """Soon after the start some agents are still on their way: then only full nodes are a reason to refuse."""
+        if now_s >= self._settled_s or not isinstance(outcome, Refused) or outcome.refusal is Refusal.OVERLOADED:
+            return outcome
+        return Unknown(f"started less than {self._settings.nodes.settle_s:g} s ago, and no known node serves it")
+
+    def known(self, request: InferenceRequest, policy: RoutingPolicy) -> Known:
+        """What a decision about it rests on beside the nodes."""
+        fleet = self._fleet
+        return Known(
+            self._turns.get((policy.name, request.model), 0),
+            fleet.table.models_left,
+            fleet.caches.match(request.prompt_blocks),
+            fleet.out_until_s,
+            fleet.answers.expected(request.model),
+            fleet.learned.prefill_tokens_per_s,
+            fleet.learned.decode_s_per_token,
+            fleet.rates_known,
+        )
+
+    def took_turn(self, policy: RoutingPolicy, model: str) -> None:
+        """A request of this policy was sent to a node of this model."""
+        turn = (policy.name, model)
+        if len(self._turns) >= TURNS_COUNTED_MAX and turn not in self._turns:
+            self._turns.clear()
+        self._turns[turn] = self._turns.get(turn, 0) + 1
+
+    def _find(self, request: InferenceRequest, policy: RoutingPolicy, standing: Standing, now_s: float) -> Found:
+        known = self.known(request, policy)
+        if now_s < self._first_choice_s:
+            verdict = Verdict(self._too_early())
+        else:
+            verdict = decide(request, self._fleet.views(), policy, self._settings, known, now_s, standing)
+        return Found(request, verdict, known, tokens_of(request, known))
+
+    def _too_early(self) -> Unknown:
+        if not self._fleet.views():
+            return Unknown("no node has reported yet")
+        return Unknown("started less than two report intervals ago")
+
+
+def tokens_of(request: InferenceRequest, known: Known) -> int:
+    """What it costs its tenant: its prompt's and those of the answers that are expected, at least 1."""
+    return max(1, request.prompt.tokens + expected_output_tokens(request, known.output_tokens) * request.sequences)

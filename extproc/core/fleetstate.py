@@ -1,0 +1,198 @@
+"""All that is known of the nodes, kept together: what they told, what we sent there, and what follows from both.
+
+agents ──observe──►┐
+choices ──take────►│ FleetState: table, ledger, rates, prefixes, ejections ──► views, ready to be read
+answers ─answered─►┘
+"""
+
+from collections.abc import Collection, Mapping
+
+from extproc.core.answerlengths import AnswerLengths
+from extproc.core.ejection import Ejections
+from extproc.core.filters import freshness
+from extproc.core.learned import LearnedRates
+from extproc.core.ledger import Ledger
+from extproc.core.loads import idle, pending_prefills, unchanged
+from extproc.core.nodeledger import Reservation, Sample
+from extproc.core.outcome import Answered, Ending
+from extproc.core.promptcaches import PromptCaches
+from extproc.core.request import InferenceRequest
+from extproc.core.room import blocks_taken, may_hold
+from extproc.core.settings import BalancerSettings
+from extproc.core.snapshot import Applied, Freshness, NodeEvent, NodeReported, NodeView, Observation, Snapshot
+from extproc.core.table import SnapshotTable
+
+COMPUTED_FASTER_MAX = 4.0
+"""No prompt is computed so many times faster than the node's learned rate."""
+RATES_KNOWN_S = 10.0
+"""Seconds of prompts being computed, on all nodes together, from which learned rates tell how long one will wait."""
+
+
+class FleetState:
+    """One object that takes what happens, and shows each node as decisions need it."""
+
+    def __init__(self, settings: BalancerSettings) -> None:
+        self._settings = settings
+        self.table = SnapshotTable(settings.nodes)
+        self.ledger = Ledger()
+        self.learned = LearnedRates(settings.rates)
+        self.answers = AnswerLengths(settings.rates.output_tokens)
+        self.caches = PromptCaches(settings.prefix)
+        self.ejections = Ejections(settings.ejection)
+
+    def observe(self, event: NodeEvent, now_s: float) -> Observation:
+        """Take what an agent said. What the table ignores or refuses changes nothing."""
+        before = self.table.get(event.snapshot.node_id if isinstance(event, NodeReported) else event.node_id)
+        observation = self.table.apply(event, now_s)
+        if not isinstance(observation, Applied):
+            return observation
+        if isinstance(event, NodeReported):
+            earlier = None if before is None else before.snapshot
+            if earlier is not None and earlier.boot_id != event.snapshot.boot_id:
+                self._restarted(earlier.node_id)
+                earlier = None
+            self._sampled(event.snapshot, earlier)
+        else:
+            self.ledger.restarted(event.node_id)  # if it comes back, it is as another boot
+            self._forget(event.node_id)
+        return observation
+
+    def take(self, request: InferenceRequest, node_id: str, cached_blocks: int, now_s: float) -> None:
+        """The request goes to this member, which has so many of its prompt's first blocks: count it there."""
+        view = self.table.get(node_id)
+        assert view is not None, "only members are chosen"
+        cached = request.cached_tokens(cached_blocks)
+        uncached = request.uncached_tokens(cached, view.learned.cache_trust)
+        reservation = Reservation(
+            request.request_id,
+            node_id,
+            request.sequences,
+            blocks_taken(view, request, uncached),
+            now_s,
+            uncached,
+            cached,
+            request.prompt.tokens,
+            request.prompt_blocks if may_hold(view, request) else (),
+            request.model if request.model in view.adapters_unloaded else None,
+        )
+        self.ledger.open(reservation)
+        self.caches.sent(view.snapshot, reservation.prompt_blocks)
+        self.ejections.chosen(node_id, request.request_id, now_s)
+        self._renew(node_id)
+
+    def recount(self, request: InferenceRequest) -> None:
+        """See `Balancer.recount`."""
+        reservation = self.ledger.get(request.request_id)
+        view = None if reservation is None else self.table.get(reservation.node_id)
+        if reservation is not None and view is not None:
+            # What was cached was told in the tokens of the estimate.
+            cached = reservation.cached_tokens * request.prompt.tokens // max(1, reservation.prompt_tokens)
+            uncached = request.uncached_tokens(cached, view.learned.cache_trust)
+            self.ledger.resize(request.request_id, blocks_taken(view, request, uncached), uncached)
+            self._renew(reservation.node_id)
+
+    def first_token(self, request_id: str, now_s: float) -> None:
+        """See `Balancer.first_token`."""
+        reservation = self.ledger.first_token(request_id, now_s)
+        if reservation is not None:
+            self._computed(reservation, now_s)
+            self.ejections.answered(reservation.node_id, request_id, Ending.SERVED, now_s, members=len(self.table))
+            self._renew(reservation.node_id)
+
+    def leave(self, request_id: str, now_s: float) -> None:
+        """See `Balancer.leave`."""
+        reservation = self.ledger.leave(request_id, now_s)
+        if reservation is not None:
+            self._renew(reservation.node_id)
+
+    def finish(self, request_id: str, now_s: float) -> None:
+        """See `Balancer.finish`."""
+        entry = self.ledger.close(request_id, now_s)
+        if entry is not None:
+            reservation = entry.reservation
+            if entry.counted and entry.first_token_s is None:
+                self._computed(reservation, now_s)
+            self.learned.expected_hits(reservation.node_id, reservation.cached_tokens)
+            self.ejections.finished(reservation.node_id, request_id, now_s)
+            self._renew(reservation.node_id)
+
+    def answered(self, answered: Answered, now_s: float) -> None:
+        """See `Balancer.answered`; its end is told by `finish` besides."""
+        reservation = self.ledger.get(answered.request_id)
+        node_id = None if answered.host is None else self.table.at(answered.host)
+        if node_id is None and reservation is not None:
+            node_id = reservation.node_id
+        if node_id is not None and self.table.get(node_id) is not None:
+            members = len(self.table)
+            self.ejections.answered(node_id, answered.request_id, answered.ending, now_s, members=members)
+        if answered.model is not None and answered.output_tokens is not None:
+            self.answers.add(answered.model, answered.output_tokens)
+
+    def tick(self, now_s: float) -> list[str]:
+        """Forget nodes without a word for too long; their ids."""
+        for node_id in self.ledger.purge(now_s - self._settings.left_max_s):
+            self._renew(node_id)
+        self.caches.settle()
+        gone = self.table.prune(now_s)
+        for node_id in gone:
+            self._forget(node_id)
+        return gone
+
+    def views(self) -> Collection[NodeView]:
+        """Every member; do not hold it over another call."""
+        return self.table.views()
+
+    def freshness(self, view: NodeView, now_s: float) -> Freshness:
+        """How far a member's snapshot can be trusted now."""
+        return freshness(now_s - view.sampled_at_s, self._settings.nodes)
+
+    @property
+    def out_until_s(self) -> Mapping[str, float]:
+        """Nodes that failed requests, and until when none goes there."""
+        return self.ejections.out_until_s
+
+    @property
+    def rates_known(self) -> bool:
+        """Whether the learned rates tell how long a prompt will wait."""
+        return self.learned.busy_s >= RATES_KNOWN_S
+
+    def _computed(self, one: Reservation, now_s: float) -> None:
+        """Its answer began or is over. What ends sooner than its prompt can be computed was refused, or given up."""
+        view = self.table.get(one.node_id)
+        if view is not None:
+            soonest_s = one.uncached_tokens / (COMPUTED_FASTER_MAX * view.learned.prefill_tokens_per_s)
+            if now_s - one.opened_s >= soonest_s:
+                self.caches.computed(view.snapshot, one.prompt_blocks)
+
+    def _sampled(self, snapshot: Snapshot, before: Snapshot | None) -> None:
+        node_id = snapshot.node_id
+        view = self.table.get(node_id)
+        assert view is not None, "it has just reported"
+        learned = self.learned.observe(snapshot, view.sampled_at_s)
+        sample = Sample(
+            view.sampled_at_s,
+            snapshot.round_trip_s / 2,
+            pending_prefills(snapshot),
+            idle(snapshot),
+            learned.prefill_tokens_per_s,
+            learned.prefill_tokens_mean,
+            before is not None and unchanged(snapshot, before),
+        )
+        self.ledger.sampled(node_id, sample)
+        self._renew(node_id)
+
+    def _renew(self, node_id: str) -> None:
+        self.table.renew(node_id, self.ledger.load(node_id), self.learned.of(node_id))
+
+    def _restarted(self, node_id: str) -> None:
+        """The engine began anew: nothing of what it had or was is left."""
+        self.ledger.restarted(node_id)
+        self.learned.forget(node_id)
+        self.caches.forget(node_id)
+        self.ejections.forget(node_id)
+
+    def _forget(self, node_id: str) -> None:
+        self.ledger.forget(node_id)
+        self.learned.forget(node_id)
+        self.caches.forget(node_id)
+        self.ejections.forget(node_id)

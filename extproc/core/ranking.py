@@ -1,0 +1,41 @@
+"""The order in which the nodes are tried for a request."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+from extproc.core.request import InferenceRequest
+from extproc.core.snapshot import NodeView
+
+
+def by_cost(request: InferenceRequest, nodes: Sequence[NodeView], costs: Sequence[float]) -> Iterator[int]:
+    """Indices by cost. Tied ones stand by node id, turned by a hash of the request: so ties spread evenly."""
+    keys: Sequence[float] | Sequence[tuple[int, float]] = costs
+    if any(request.model in node.adapters_unloaded for node in nodes):
+        keys = [(_adapter_tier(node, request.model), cost) for node, cost in zip(nodes, costs, strict=True)]
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    start = 0
+    while start < len(order):
+        key = keys[order[start]]
+        end = start + 1
+        while end < len(order) and keys[order[end]] == key:
+            end += 1
+        if end - start == 1:
+            yield order[start]
+        else:
+            tied = sorted(order[start:end], key=lambda index: nodes[index].snapshot.node_id)
+            first = _chance(request.request_id, len(tied))
+            yield from tied[first:] + tied[:first]
+        start = end
+
+
+def _adapter_tier(node: NodeView, model: str) -> int:
+    """0: no adapter, or loaded, or being so; 1: there is a place for it; 2: another would have to go, or who knows."""
+    if model not in node.adapters_unloaded or model in node.own.adapters_sent:
+        return 0
+    return 1 if (node.snapshot.adapter_slots_free or 0) > node.own.adapters_unseen else 2
+
+
+def _chance(request_id: str, sides: int) -> int:
+    """An even die of so many sides, thrown by the request's id: the same request always throws the same."""
+    digest = hashlib.blake2b(request_id.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % sides

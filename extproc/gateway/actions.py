@@ -1,0 +1,107 @@
+"""What Envoy is told of one request: decisions and faults as actions, with what access logs shall show."""
+
+from typing import assert_never
+
+from extproc.config import ServeLimits
+from extproc.core.decision import Chosen, Decision, Queued, Refused, Unknown
+from extproc.core.policy import RoutingPolicy
+from extproc.core.request import TokenCount
+from extproc.gateway import answers, openai
+from extproc.gateway.conversation import Action, Continue, Metadata, Respond, SetDestination
+from extproc.gateway.rewrite import with_model
+from extproc.gateway.upload import Overflow, Upload
+
+BUDGET_RETRY_AFTER_S = 1
+"""What clients are told to wait when bodies fill their share of memory."""
+
+
+class Actions:
+    """Makes the actions of one request; what is known of it so far is written into the fields below."""
+
+    __slots__ = ("_limits", "_policy", "_policy_fault", "_request_id", "_upload", "asked", "longest_field", "sequences")
+
+    def __init__(
+        self, request_id: str, policy: RoutingPolicy, policy_fault: str | None, upload: Upload, limits: ServeLimits
+    ) -> None:
+        self._request_id = request_id
+        self._policy = policy
+        self._policy_fault = policy_fault
+        self._upload = upload
+        self._limits = limits
+        self.asked: str | None = None
+        """The model that the body names."""
+        self.sequences: int | None = None
+        self.longest_field: str | None = None
+
+    def knows(self, parsed: openai.ParsedBody, prompt: TokenCount) -> None:
+        """The body is read and its prompt counted."""
+        self.sequences = parsed.sequences
+        self.longest_field = answers.longest_field(parsed, prompt)
+
+    def of(self, decision: Decision, model: str | None) -> Action:
+        """What carries out a decision of the balancer's. Where it names no model the request is for this one."""
+        outcome = decision.outcome
+        match outcome:
+            case Refused(refusal=refusal, message=message, retry_after_s=retry_after_s, headers=headers):
+                param = answers.field_of(refusal, self.longest_field)
+                return self._error(refusal.value, message, param, retry_after_s, decision, headers)
+            case Queued():
+                msg = "who waits is decided later"
+                raise AssertionError(msg)
+            case Chosen() | Unknown():
+                pass
+            case _:
+                assert_never(outcome)
+        body, model = None, decision.model or model
+        if model is not None and model != self.asked:
+            body = with_model(self._upload.whole(), model, self._limits.body_items_max)
+            if body is None:
+                return self.invalid(f"The body cannot be written anew for `{model}`: too many fields or digits.", None)
+            if len(body) > self._limits.body_bytes_max:
+                return self.overflow(Overflow.TOO_LARGE)
+        if isinstance(outcome, Unknown):
+            return Continue(self._metadata("unknown", outcome.reason, decision), body)
+        label = "uninspected" if decision.model is None else "fallback" if outcome.fallback else "chosen"
+        return SetDestination(outcome.host, self._metadata(label, outcome.reason, decision), body)
+
+    def invalid(self, message: str, param: str | None) -> Respond:
+        """The body cannot be understood, for this field."""
+        return self._error(answers.INVALID, message, param)
+
+    def overflow(self, overflow: Overflow) -> Respond:
+        """The body is not taken."""
+        match overflow:
+            case Overflow.TOO_LARGE:
+                message = f"The request body is larger than {self._limits.body_bytes_max} bytes."
+                return self._error(answers.TOO_LARGE, message)
+            case Overflow.NO_ROOM:
+                message = "The bodies of running requests fill the memory set aside for them; try again."
+                return self._error(answers.OVERLOADED, message, retry_after_s=BUDGET_RETRY_AFTER_S)
+            case _:
+                assert_never(overflow)
+
+    def _error(
+        self,
+        code: str,
+        message: str,
+        param: str | None = None,
+        retry_after_s: int | None = None,
+        decision: Decision | None = None,
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> Respond:
+        return answers.error(code, message, param, retry_after_s, self._metadata(code, message, decision), headers)
+
+    def _metadata(self, outcome: str, reason: str, decision: Decision | None) -> Metadata:
+        routed = decision is not None and decision.model is not None
+        return answers.metadata_of(
+            self._request_id,
+            outcome,
+            reason,
+            self._policy.name,
+            self._policy_fault,
+            decision,
+            self.sequences,
+            decision.priority if decision is not None and routed else None,
+            round(decision.queued_s * 1000) if decision is not None and decision.queued_s else None,
+            self.asked if decision is not None and routed and decision.model != self.asked else None,
+        )

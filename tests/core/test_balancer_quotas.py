@@ -1,0 +1,149 @@
+"""Quotas as the balancer keeps them: taken when a request goes or waits, given back however it ends."""
+
+from typing import Any
+
+import pytest
+
+from extproc.core.admissionsettings import PriorityClass, Quota
+from extproc.core.balancer import Balancer
+from extproc.core.decision import Chosen, Decision, Queued, Refusal, Refused
+from extproc.core.outcome import Answered, Ending
+from extproc.core.policy import RoutingPolicy
+from extproc.core.settings import BalancerSettings, ExpectedRates, NodeLimits
+from extproc.core.snapshot import NodeReported
+from tests.core.fleet import NOW_S, request, snapshot
+
+OUTPUT_TOKENS = 100
+TOKENS = 10 + OUTPUT_TOKENS
+POLICY = RoutingPolicy()
+PATIENT = RoutingPolicy(priority="batch")
+
+
+def fleet(*quotas: Quota, **snapshots: Any) -> Balancer:
+    settings = BalancerSettings(
+        nodes=NodeLimits(fresh_s=3000, stale_s=3000, member_s=9000),
+        rates=ExpectedRates(output_tokens=OUTPUT_TOKENS),
+        quotas=quotas,
+        classes={"standard": PriorityClass(), "batch": PriorityClass(queue_ms_max=1000)},
+    )
+    made = Balancer(settings, NOW_S - 100)
+    made.observe(NodeReported(snapshot("a", **snapshots)), NOW_S)
+    return made
+
+
+def ask(balancer: Balancer, name: str, now_s: float = NOW_S, policy: RoutingPolicy = POLICY, **fields: Any) -> Decision:
+    asked = request(name, tokens=10, tenant="acme", priority=policy.priority or "", **fields)
+    return balancer.route(asked, policy, now_s)
+
+
+def is_over_quota(decision: Decision) -> bool:
+    outcome = decision.outcome
+    return isinstance(outcome, Refused) and outcome.refusal is Refusal.RATE_LIMIT_EXCEEDED
+
+
+CONCURRENT = Quota(concurrent_tokens=TOKENS)
+
+
+def test_what_goes_is_in_flight_until_its_stream_ends() -> None:
+    balancer = fleet(CONCURRENT)
+    assert isinstance(ask(balancer, "r1").outcome, Chosen)
+    refused = ask(balancer, "r2").outcome
+    assert isinstance(refused, Refused)
+    assert refused.refusal is Refusal.RATE_LIMIT_EXCEEDED
+    assert dict(refused.headers)["x-ratelimit-limit-tokens"] == str(TOKENS)
+    assert balancer.requests_open == 1, "what is refused is sent nowhere"
+    balancer.finish("r1", NOW_S + 1)
+    assert isinstance(ask(balancer, "r3", NOW_S + 1).outcome, Chosen)
+
+
+def test_would_route_takes_nothing() -> None:
+    balancer = fleet(CONCURRENT)
+    asked = request("r1", tokens=10, tenant="acme")
+    for _ in range(2):
+        assert isinstance(balancer.would_route(asked, POLICY, NOW_S).outcome, Chosen)
+    assert isinstance(ask(balancer, "r1").outcome, Chosen)
+    assert is_over_quota(balancer.would_route(request("r2", tokens=10, tenant="acme"), POLICY, NOW_S))
+
+
+@pytest.mark.parametrize("how", ["its client left", "its time was up", "we ended"])
+def test_who_waited_and_never_went_used_nothing(how: str) -> None:
+    balancer = fleet(Quota(tokens_per_minute=TOKENS, concurrent_tokens=TOKENS), requests_waiting=100)
+    assert isinstance(ask(balancer, "r1", policy=PATIENT).outcome, Queued)
+    assert is_over_quota(ask(balancer, "r2", policy=PATIENT)), "who waits counts"
+    match how:
+        case "its client left":
+            balancer.finish("r1", NOW_S)
+        case "its time was up":
+            (decision,) = balancer.admit(NOW_S + 1)
+            assert isinstance(decision.outcome, Refused)
+        case _:
+            (decision,) = balancer.drain(NOW_S)
+            assert isinstance(decision.outcome, Refused)
+    assert isinstance(ask(balancer, "r3", NOW_S + 1, policy=PATIENT).outcome, Queued)
+
+
+def test_who_waited_and_went_is_in_flight_as_before() -> None:
+    balancer = fleet(CONCURRENT, requests_waiting=100)
+    assert isinstance(ask(balancer, "r1", policy=PATIENT).outcome, Queued)
+    balancer.observe(NodeReported(snapshot("a", sequence=2)), NOW_S + 0.5)
+    (decision,) = balancer.admit(NOW_S + 0.5)
+    assert isinstance(decision.outcome, Chosen)
+    assert is_over_quota(ask(balancer, "r2", NOW_S + 0.5))
+    balancer.finish("r1", NOW_S + 0.6)
+    assert isinstance(ask(balancer, "r3", NOW_S + 0.6).outcome, Chosen)
+
+
+@pytest.mark.parametrize("order", ["the stream ends first", "the log tells first", "the log alone tells"])
+def test_a_minutes_tokens_are_those_that_the_engine_counted(order: str) -> None:
+    """A short answer gives the rest back, whichever is told first: that the stream ended, or what was used."""
+    balancer = fleet(Quota(tokens_per_minute=2 * TOKENS - 60))
+    assert isinstance(ask(balancer, "r1").outcome, Chosen)
+    assert is_over_quota(ask(balancer, "r2"))
+    used = Answered("r1", Ending.SERVED, model="llama", output_tokens=5, used_tokens=15)
+    if order == "the stream ends first":
+        balancer.finish("r1", NOW_S)
+        assert is_over_quota(ask(balancer, "r3")), "until it is told otherwise it used what it might"
+    balancer.answered(used, NOW_S)
+    if order == "the log tells first":
+        balancer.finish("r1", NOW_S)
+    balancer.answered(used, NOW_S)
+    assert isinstance(ask(balancer, "r4", output_tokens_max=90).outcome, Chosen)
+
+
+def test_a_request_whose_end_nobody_tells_is_over_when_it_is_forgotten() -> None:
+    balancer = fleet(CONCURRENT)
+    ask(balancer, "r1")
+    balancer.leave("r1", NOW_S + 1)
+    assert is_over_quota(ask(balancer, "r2", NOW_S + 2)), "its answer may still run"
+    balancer.tick(NOW_S + 1000)
+    assert isinstance(ask(balancer, "r3", NOW_S + 1000).outcome, Chosen)
+
+
+def test_a_request_that_was_left_ends_with_its_engine() -> None:
+    balancer = fleet(CONCURRENT)
+    ask(balancer, "r1")
+    balancer.leave("r1", NOW_S + 1)
+    balancer.observe(NodeReported(snapshot("a", boot_id="another")), NOW_S + 2)
+    assert isinstance(ask(balancer, "r2", NOW_S + 2).outcome, Chosen)
+
+
+def test_a_model_that_nobody_serves_and_a_prompt_too_long_use_nothing() -> None:
+    balancer = fleet(CONCURRENT)
+    assert isinstance(ask(balancer, "r1", model="nobody's").outcome, Refused)
+    assert isinstance(ask(balancer, "r2").outcome, Chosen)
+
+
+def test_who_is_refused_for_its_quota_takes_no_turn_of_the_round_robin() -> None:
+    balancer = fleet(Quota(tenant="acme", concurrent_tokens=TOKENS - 1))
+    balancer.observe(NodeReported(snapshot("b")), NOW_S)
+    late_s = NOW_S + 3001
+
+    def served(name: str) -> str:
+        decision = balancer.route(request(name, tokens=10), POLICY, late_s)
+        assert isinstance(decision.outcome, Chosen)
+        assert decision.outcome.fallback
+        return decision.outcome.node_id
+
+    before = served("r1")
+    assert is_over_quota(ask(balancer, "r2", late_s))
+    assert served("r3") != before
