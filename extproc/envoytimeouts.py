@@ -17,16 +17,18 @@ What Envoy is told by xDS is not seen here.
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Final, assert_never
+from typing import Final
 
 import msgspec
 
-from extproc.address import Address, TcpAddress, UnixAddress
+from extproc import envoyprocessors
+from extproc.address import Address
 from extproc.core.admissionsettings import PriorityClass
 from extproc.core.settings import Fault, shown
-from extproc.envoyfile import NESTING_MAX, VALUES_MAX, At, is_bounded, load, message_of, seconds_of
-from extproc.yamlfile import Document, faults_in
+from extproc.envoyfile import At, seconds_of
+from extproc.envoyprocessors import PER_ROUTE, Processors, is_asked, processors_of, routes_of, tables_of
 
 MARGIN_MS: Final = 1000
 """Envoy's timers run while a request is on its way to us, and the answer on its way back, on a busy machine."""
@@ -34,11 +36,7 @@ MESSAGE_TIMEOUT_S: Final = 0.2
 STREAM_IDLE_TIMEOUT_S: Final = 300.0
 """Envoy's defaults. The other timeouts are off where they are absent."""
 
-_MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
-_PROCESSOR = "envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor"
-_PROCESSOR_PER_ROUTE = "envoy.extensions.filters.http.ext_proc.v3.ExtProcPerRoute"
 _PROTOCOL_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
-_ROUTE = "envoy.config.route.v3.Route"
 
 
 class Hold(msgspec.Struct, frozen=True):
@@ -68,46 +66,24 @@ def _tenths(milliseconds: float) -> float:
 
 def faults_in_file(path: Path, hold: Hold, processor: Address) -> list[Fault]:
     """`faults_in_bootstrap` of a file in YAML or JSON, or what keeps it from being read."""
-    match load(path):
-        case Fault() as fault:
-            return [fault]
-        case Document(content):
-            return faults_in(path, faults_in_bootstrap(content, hold, processor))
-        case other:
-            assert_never(other)
+    return envoyprocessors.faults_in_file(path, processor, partial(faults_in, hold=hold))
 
 
 def faults_in_bootstrap(bootstrap: object, hold: Hold, processor: Address) -> list[Fault]:
-    """Each timeout of a bootstrap that would end a request before it has waited for so long. Never raises.
+    """Each timeout of a bootstrap that would end a request before it has waited for so long. Never raises."""
+    found = processors_of(bootstrap, processor)
+    return [found] if isinstance(found, Fault) else faults_in(found, hold)
 
-    Of several external processors those are ours whose clusters have an endpoint on `processor`'s port or path, or
-    none that the file tells; where no cluster has, all are.
-    """
-    if not isinstance(bootstrap, dict):
-        return [Fault("", "a mapping, Envoy's bootstrap", shown(bootstrap))]
-    if not is_bounded(bootstrap):
-        return [Fault("", f"at most {VALUES_MAX} values, {NESTING_MAX} levels deep, aliases followed", "more")]
-    resources = At("", bootstrap).of("static_resources")
-    clusters = {str(cluster.of("name").value): cluster for cluster in resources.of("clusters").each()}
-    filters = list(resources.typed(_PROCESSOR))
-    if not filters:
-        return [Fault("static_resources", "a filter of type ExternalProcessor", "none")]
-    reached = {one.path: _reached(one.of("grpc_service"), clusters) for one in filters}
-    ours = {path for path, ports in reached.items() if _place(processor) in ports}
-    ours = ours | {path for path, ports in reached.items() if not ports} if ours else set(reached)
 
-    filters = [one for one in filters if one.path in ours]
-    faults = [_message_fault(one, hold) for one in filters]
-    services = [one.of("grpc_service") for one in filters]
-    for manager in resources.typed(_MANAGER):
-        http_filters = [
-            one for one in manager.of("http_filters").each() if any(each.path in ours for each in one.typed(_PROCESSOR))
-        ]
-        if http_filters:
-            faults += _manager_faults(manager, http_filters, hold)
-            services += [one.of("overrides", "grpc_service") for one in manager.typed(_PROCESSOR_PER_ROUTE)]
+def faults_in(found: Processors, hold: Hold) -> list[Fault]:
+    """The same where it is known which filters are ours."""
+    faults = [_message_fault(one, hold) for one in found.filters]
+    services = [one.of("grpc_service") for one in found.filters]
+    for one in found.asking:
+        faults += _manager_faults(one.manager, one.http_filters, hold)
+        services += [each.of("overrides", "grpc_service") for each in one.manager.typed(PER_ROUTE)]
     used = {str(service.of("envoy_grpc", "cluster_name").value) for service in services}
-    for name, cluster in clusters.items():
+    for name, cluster in found.clusters.items():
         if name in used:
             options = [cluster, *cluster.of("typed_extension_protocol_options").typed(_PROTOCOL_OPTIONS)]
             faults += [_timeout(one.of("common_http_protocol_options", "max_stream_duration"), hold) for one in options]
@@ -127,12 +103,10 @@ def _message_fault(http_filter: At, hold: Hold) -> Fault | None:
 
 def _manager_faults(manager: At, http_filters: list[At], hold: Hold) -> Iterator[Fault | None]:
     """Of one connection manager and its routes. Its own values hold for routes that have none."""
-    scoped = manager.of("scoped_routes", "scoped_route_configurations_list", "scoped_route_configurations")
-    tables = [manager.of("route_config"), *(one.of("route_configuration") for one in scoped.each())]
-    tables = [table for table in tables if table.value is not None]
+    tables = tables_of(manager)
     idle_inherited = duration_inherited = not tables  # routes that the file does not tell are taken to have none
-    for route, configs in (found for table in tables for found in _routes(table)):
-        if not any(_is_asked(http_filter, configs) for http_filter in http_filters):
+    for route, configs in (found for table in tables for found in routes_of(table)):
+        if not any(is_asked(http_filter, configs) for http_filter in http_filters):
             continue
         idle = route.of("route", "idle_timeout")
         duration = route.of("route", "max_stream_duration", "max_stream_duration")
@@ -144,53 +118,6 @@ def _manager_faults(manager: At, http_filters: list[At], hold: Hold) -> Iterator
         yield _timeout(manager.of("stream_idle_timeout"), hold, STREAM_IDLE_TIMEOUT_S)
     if duration_inherited:
         yield _timeout(manager.of("common_http_protocol_options", "max_stream_duration"), hold)
-
-
-def _routes(table: At) -> Iterator[tuple[At, list[At]]]:
-    """The routes that lead to a cluster, each with what configures filters there, the most specific first."""
-    for virtual_host in table.of("virtual_hosts").each():
-        for route in (*virtual_host.of("routes").each(), *virtual_host.of("matcher").typed(_ROUTE)):
-            if isinstance(route.of("route").value, dict):
-                yield route, [one.of("typed_per_filter_config") for one in (route, virtual_host, table)]
-
-
-def _is_asked(http_filter: At, configs: list[At]) -> bool:
-    """Whether requests of a route go through a filter. Both kinds of a route's configuration may say `disabled`."""
-    name = http_filter.of("name").value
-    for config in configs:
-        own = config.value.get(name) if isinstance(config.value, dict) and isinstance(name, str) else None
-        if isinstance(own, dict):
-            fields = message_of(own)
-            return not (isinstance(fields, dict) and fields.get("disabled") is True)
-    return http_filter.of("disabled").value is not True
-
-
-def _reached(service: At, clusters: Mapping[str, At]) -> set[int | str]:
-    """Ports and unix paths of a gRPC service's endpoints, as far as the file tells them."""
-    target = service.of("google_grpc", "target_uri").value
-    if isinstance(target, str):
-        port = target.rpartition(":")[2]
-        return {int(port) if port.isdecimal() and len(port) < 6 else port}
-    cluster = clusters.get(str(service.of("envoy_grpc", "cluster_name").value))
-    return set() if cluster is None else set(_endpoints(cluster.of("load_assignment")))
-
-
-def _endpoints(at: At) -> Iterator[int | str]:
-    for found in (at.of("socket_address", "port_value").value, at.of("pipe", "path").value):
-        if isinstance(found, int | str):
-            yield found
-    for member in at.each():
-        yield from _endpoints(member)
-
-
-def _place(address: Address) -> int | str:
-    match address:
-        case TcpAddress(_, port):
-            return port
-        case UnixAddress(path):
-            return path
-        case other:
-            assert_never(other)
 
 
 def _timeout(at: At, hold: Hold, default_s: float = 0.0, *, zero_is_off: bool = True) -> Fault | None:

@@ -28,11 +28,12 @@ def test_every_cell_of_every_table_is_filled_and_one_of_a_run_that_failed_is_not
     part = PARTS["classes"]
     tasks = tasks_of([part], ["mix"], 30, seeds=1)
     found = {task: ran(None, task) for task in tasks}
-    for grid in grids(part, ["mix"], 1, found):
+    quantities = part.quantities + part.folded
+    for grid in grids(part, quantities, ["mix"], 1, found):
         assert [row[0] for row in grid.rows] == list(part.variants)
         assert all(len(row) == len(grid.columns) == 3 and "–" not in row for row in grid.rows)
         assert all(row[1] == row[2] for row in grid.rows)
-    assert all(set(row[1:]) == {"–"} for grid in grids(part, ["mix"], 2, found) for row in grid.rows)
+    assert all(set(row[1:]) == {"–"} for grid in grids(part, quantities, ["mix"], 2, found) for row in grid.rows)
 
 
 def test_so_many_requests_are_batch_and_the_same_ones_in_every_variant(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,6 +63,7 @@ def test_a_tiny_measurement_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert written.endswith(f"{END}\nThe end.\n")
     assert "old" not in written
     assert "| refused at once | 1.000 (0) |" in written
+    assert written.count("<details>") == len(LOADS)
 
 
 def test_a_document_without_marks_is_told_before_anything_runs(tmp_path: Path) -> None:

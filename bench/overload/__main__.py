@@ -64,9 +64,11 @@ def main(
     texts = [f"Eight nodes, {seeds} seeds. Figures are means of the seeds; in brackets the greatest less the least."]
     for part in chosen:
         texts.append(f"### {part.title}")
-        for grid in grids(part, [name for name in names if name in part.settings], seeds, found):
-            console.print(grid.rich())
-            texts.append(grid.markdown().rstrip())
+        settings = [name for name in names if name in part.settings]
+        for quantities, written in ((part.quantities, document.unfolded), (part.folded, document.folded)):
+            for grid in grids(part, quantities, settings, seeds, found):
+                console.print(grid.rich())
+                texts.append(written(grid))
     if markdown is not None:
         markdown.write_text(document.placed(before, "\n\n".join(texts), BEGIN, END) or "")
     console.print(f"[dim]{time.monotonic() - begun_s:.0f} s in all[/dim]")

@@ -43,6 +43,8 @@ class Part:
     settings: tuple[str, ...]
     variants: Mapping[str, Variant]
     quantities: tuple[Quantity, ...]
+    folded: tuple[Quantity, ...] = ()
+    """Those whose tables readers open to see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +86,20 @@ def _of(name: str, figure: Callable[[ClassMeasures], float | None]) -> Callable[
 _AT_LARGE: Final = Variant()
 _AT_ONCE: Final = Variant(_objective())
 ACCEPTED: Final = Quantity("ngood of what was not refused", lambda one: one.ngood_accepted, 3, more_is_better=True)
-_PER_CLASS: Final = tuple(
-    Quantity(f"{name}: {what}", _of(name, figure), digits, more_is_better=more_is_better)
+_OF_CLASSES: Final = tuple(
+    Quantity(f"{name}: {what}", _of(name, figure), 3, more_is_better=more_is_better)
     for name in (INTERACTIVE, BATCH)
-    for what, figure, digits, more_is_better in (
-        ("ngood", lambda one: one.ngood, 3, True),
-        ("refused", lambda one: one.refused / one.requests if one.requests else None, 3, False),
-        ("TTFT p50, s", lambda one: one.ttft_p50_s, 2, False),
-        ("TTFT p99, s", lambda one: one.ttft_p99_s, 1, False),
+    for what, figure, more_is_better in (
+        ("ngood", lambda one: one.ngood, True),
+        ("refused", lambda one: one.refused / one.requests if one.requests else None, False),
+    )
+)
+_WAITS_OF_CLASSES: Final = tuple(
+    Quantity(f"{name}: {what}", _of(name, figure), digits, more_is_better=False)
+    for name in (INTERACTIVE, BATCH)
+    for what, figure, digits in (
+        ("TTFT p50, s", lambda one: one.ttft_p50_s, 2),
+        ("TTFT p99, s", lambda one: one.ttft_p99_s, 1),
     )
 )
 PARTS: Final[Mapping[str, Part]] = MappingProxyType(
@@ -105,7 +113,8 @@ PARTS: Final[Mapping[str, Part]] = MappingProxyType(
                 "wait_fraction 0.5": _AT_ONCE,
                 "wait_fraction 1": Variant(_objective(1.0)),
             },
-            (NGOOD, REFUSED, ACCEPTED),
+            (NGOOD, REFUSED),
+            (ACCEPTED,),
         ),
         "blocks": Part(
             "Free KV blocks: preferred or required",
@@ -125,7 +134,8 @@ PARTS: Final[Mapping[str, Part]] = MappingProxyType(
                 "refused at once": _AT_ONCE,
                 **{f"waits {one:g} s": _waiting(one) for one in (1.0, 2.0)},
             },
-            (NGOOD, REFUSED, ACCEPTED),
+            (NGOOD, REFUSED),
+            (ACCEPTED,),
         ),
         "classes": Part(
             f"Two classes: {percent(BATCH_SHARE)} of the requests are batch",
@@ -138,7 +148,8 @@ PARTS: Final[Mapping[str, Part]] = MappingProxyType(
                 "no class waits, 0.9 reserved": _two(reserved=0.9),
                 "batch waits 30 s, interactive 1 s": _two(30.0, interactive_s=1.0),
             },
-            _PER_CLASS,
+            _OF_CLASSES,
+            _WAITS_OF_CLASSES,
         ),
     }
 )

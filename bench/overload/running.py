@@ -52,12 +52,14 @@ def ran(traces: Path | None, task: Task) -> Measures:
     return simulate(arrivals, setup).measures
 
 
-def grids(part: Part, settings: Sequence[str], seeds: int, found: Found) -> Iterator[Grid]:
+def grids(
+    part: Part, quantities: Sequence[Quantity], settings: Sequence[str], seeds: int, found: Found
+) -> Iterator[Grid]:
     """A table for each quantity at each load: means over the seeds, of each setting and of all of them."""
     groups: dict[tuple[str, float, Variant], list[Measures]] = {}
     for task, measures in found.items():
         groups.setdefault((task.setting, task.load, task.variant), []).append(measures)
-    for quantity in part.quantities:
+    for quantity in quantities:
         for load in LOADS:
             grid = Grid(f"{quantity.name} at {percent(load)} load", ("", *settings, "mean"))
             for name, variant in part.variants.items():

@@ -49,16 +49,18 @@ def written(parts: Iterable[str], scope: Scope, found: Found) -> str:
         part = PARTS[name]
         grids = part.grids(scope, found)
         texts += [f"### {part.title}", *(f"- {one}" for one in part.checks(scope, found))]
-        texts += [_folded(grid) if place in part.folded else _open(grid) for place, grid in enumerate(grids)]
+        texts += [folded(grid) if place in part.folded else unfolded(grid) for place, grid in enumerate(grids)]
     return "\n\n".join(texts).replace(".\n\n- ", ".\n- ")
 
 
-def _open(grid: Grid) -> str:
+def unfolded(grid: Grid) -> str:
+    """A table in Markdown."""
     return grid.markdown().rstrip()
 
 
-def _folded(grid: Grid) -> str:
-    _, _, rest = _open(grid).partition("\n\n")
+def folded(grid: Grid) -> str:
+    """The same as readers open it to see."""
+    _, _, rest = unfolded(grid).partition("\n\n")
     return f"<details><summary>{grid.title}</summary>\n\n{rest}\n\n</details>"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,14 +29,16 @@ def check(file: Path, bootstraps: tuple[Path, ...]) -> None:
       listen.admin: wanted host:port, [ipv6]:port or unix:/path, got 9090
 
     \b
-    With --envoy also whether Envoy lets requests wait as long as the file's classes allow:
+    With --envoy also whether Envoy does its part:
       $ extproc check extproc.yaml --envoy envoy/bootstrap.yaml
-    Only timeouts are looked at, and only what the bootstrap itself says, not what Envoy is told by xDS.
+    Lets it requests wait as long as the file's classes allow; does its filter show and let pass what policies, quotas
+    and aliases need; can the policies be used that its routes ask for? Only the bootstrap itself is looked at, not
+    what Envoy is told by xDS.
 
     Tokenizer files are loaded as serve would load them, and the journal's file is tried; nothing is written, and
     nothing listened at.
     """
-    from extproc import config, envoytimeouts
+    from extproc import config, envoyneeds, envoyprocessors, envoytimeouts
     from extproc.journal import place
     from extproc.ops import logs
     from extproc.tokens.loading import load
@@ -48,7 +51,12 @@ def check(file: Path, bootstraps: tuple[Path, ...]) -> None:
     faults = [] if journal is None or (fault := place.fault_of(journal)) is None else [fault]
     hold = envoytimeouts.longest_hold(settings.classes, settings.tokens.token_budget_ms)
     for bootstrap in bootstraps:
-        faults += envoytimeouts.faults_in_file(bootstrap, hold, settings.listen.extproc)
+        faults += envoyprocessors.faults_in_file(
+            bootstrap,
+            settings.listen.extproc,
+            partial(envoytimeouts.faults_in, hold=hold),
+            partial(envoyneeds.faults_in, settings=settings),
+        )
     tokenizers = load(settings.tokens)
     if isinstance(tokenizers, list):
         refuse(tokenizers + faults)

@@ -8,6 +8,7 @@ ones; but models that live on different nodes do not hold up each other.
 
 from collections.abc import Collection
 from heapq import heapify, heappop, heappush
+from itertools import count
 from math import fsum
 
 from extproc.core.admissionqueue import AdmissionQueue, Lane, Waiting
@@ -36,6 +37,7 @@ class Admission:
         self._shares = [1.0 - fsum(reserved[:rank]) for rank in range(len(reserved))]
         """Of each node's room, what is left for each class by those above it."""
         self.queue = AdmissionQueue(classes)
+        self._places = count()
 
     def rank(self, request: InferenceRequest) -> int:
         """Its class's place, 0 is the highest."""
@@ -76,7 +78,7 @@ class Admission:
     ) -> None:
         """It waits from now on, as `would_wait` said; it costs its tenant so many tokens, at least 1."""
         lane = _lane(request, self.rank(request), nodes)
-        self.queue.offer(Waiting(request, policy, lane, tokens, now_s, until_s))
+        self.queue.offer(Waiting(request, policy, lane, tokens, now_s, until_s, next(self._places)))
 
     def turns(self) -> "Turns":
         """Those who wait, in the order in which they may go now."""
@@ -122,8 +124,8 @@ class Turns:
         assert head is not None, "lanes are not empty"
         return head
 
-    def _entry(self, lane: Lane) -> tuple[int, float, Lane]:
-        return lane.rank, self._head(lane).since_s, lane
+    def _entry(self, lane: Lane) -> tuple[int, int, Lane]:
+        return lane.rank, self._head(lane).place, lane
 
 
 def claims(lane: Lane, nodes: Collection[NodeView]) -> set[str]:

@@ -5,6 +5,7 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from extproc.core.admissionsettings import PriorityClass
 from extproc.core.fairqueue import FairQueue
@@ -32,6 +33,8 @@ class Waiting(Struct, frozen=True):
     """What it costs its tenant: its prompt's and those of the expected answer."""
     since_s: float
     until_s: float
+    place: int = 0
+    """Who began to wait earlier has a lower one."""
 
 
 class AdmissionQueue:
@@ -89,9 +92,9 @@ class AdmissionQueue:
     def recount(self, request: InferenceRequest) -> None:
         """One that waits turned out to have other tokens. It keeps its place, and its price."""
         before = self._waiting[request.request_id]
-        waiting = Waiting(request, before.policy, before.lane, before.tokens, before.since_s, before.until_s)
-        self._waiting[request.request_id] = waiting
-        self._lanes[before.lane].replace(before.request.tenant, request.request_id, waiting)
+        counted = replace(before.request, prompt=request.prompt)  # what its class and tenant hold stays the same
+        waiting = self._waiting[request.request_id] = replace(before, request=counted)
+        self._lanes[before.lane].replace(counted.tenant, counted.request_id, waiting)
 
     def head(self, lane: Lane) -> Waiting | None:
         """Who is next in the lane."""

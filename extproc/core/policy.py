@@ -78,7 +78,7 @@ class RoutingPolicy(BaseModel):
     ttft_s: float | None = Field(None, gt=0, le=3600, allow_inf_nan=False)
     """Seconds within which first tokens are wanted: a node whose prompt work ahead of a request takes too much of them
     has no room for it. `None`: no objective, and no such limit."""
-    wait_fraction: float = Field(0.5, ge=0, le=10, allow_inf_nan=False)
+    wait_fraction: float = Field(0.25, ge=0, le=10, allow_inf_nan=False)
     """How much of `ttft_s` that work may take."""
     priority: ClassName | None = None
     """The class of the route's requests; `None`: the configuration's `default_class`."""

@@ -29,7 +29,7 @@ def test_numbers_may_come_as_strings() -> None:
             "first_token_weight": "4",
             "output_token_weight": "0.5",
             "ttft_s": "1.5",
-            "wait_fraction": "0.25",
+            "wait_fraction": "0.75",
             "aliases": {"fast": {"small": "9", "tiny": "1"}},
         }
     )
@@ -37,7 +37,7 @@ def test_numbers_may_come_as_strings() -> None:
     assert policy.weights.kv_usage == 1.5
     assert policy.limits.requests_waiting_max == 7
     assert (policy.first_token_weight, policy.output_token_weight) == (4.0, 0.5)
-    assert (policy.ttft_s, policy.wait_fraction) == (1.5, 0.25)
+    assert (policy.ttft_s, policy.wait_fraction) == (1.5, 0.75)
     assert policy.aliases["fast"] == {"small": 9.0, "tiny": 1.0}
 
 

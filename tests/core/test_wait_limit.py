@@ -23,7 +23,7 @@ from tests.core.waiters import Crowd, models
 
 SECOND = 8000
 """Tokens that the nodes of these tests compute in one."""
-TTFT = RoutingPolicy(ttft_s=2.0)
+TTFT = RoutingPolicy(ttft_s=2.0, wait_fraction=0.5)
 """Half of it may be waited for: a second."""
 
 

@@ -33,7 +33,11 @@ POLICIES: Mapping[str, Mapping[str, Any]] = {
 CONFIG: Mapping[str, Any] = {
     "nodes": {"fresh_s": 60.0, "stale_s": 60.0, "report_interval_s": 0.2, "settle_s": 0, "slow_start_s": 0},
     "policies": POLICIES,
-    "classes": {"interactive": {"queue_ms_max": 60_000}, "nightly": {"queue_ms_max": 60_000}, "standard": {}},
+    "classes": [
+        {"name": "interactive", "queue_ms_max": 60_000},
+        {"name": "nightly", "queue_ms_max": 60_000},
+        {"name": "standard"},
+    ],
 }
 _KEY = b"a key that only these tests know"
 _JWT_AUTHN = "envoy.filters.http.jwt_authn"

@@ -70,7 +70,7 @@ async def test_more_pages_than_are_held_at_once_are_refused_with_the_reason(larg
         last.close()
 
         async def has_room() -> bool:
-            return await status(client, "/metrics") == 200
+            return await status(client, "/decisions") == 200
 
         await until(has_room)
 
@@ -83,7 +83,7 @@ async def test_a_reader_who_does_not_read_is_dropped_in_time(
     with await begun(client) as reader:
 
         async def has_room() -> bool:
-            return await status(client, "/metrics") == 200
+            return await status(client, "/decisions") == 200
 
         await until(has_room)
         assert await rest(reader) < LARGE_BYTES
@@ -96,7 +96,7 @@ async def test_a_reader_who_goes_away_in_the_middle_is_no_fault(
     (await begun(client)).close()
 
     async def has_room() -> bool:
-        return await status(client, "/metrics") == 200
+        return await status(client, "/decisions") == 200
 
     await until(has_room)
     assert caplog.records == []
