@@ -66,7 +66,7 @@ def _matched(pattern: At, header: str) -> bool | None:
 def _compiled(regex: str) -> SchemaValidator | None:
     try:
         return SchemaValidator(core_schema.str_schema(pattern=rf"\A(?:{regex})\z", regex_engine="rust-regex"))
-    except (SchemaError, UnicodeEncodeError):
+    except SchemaError:
         return None
 
 

@@ -41,6 +41,7 @@ def manager() -> Json:
                     "@type": f"{TYPE}extensions.filters.http.ext_proc.v3.ExternalProcessor",
                     "grpc_service": {"envoy_grpc": {"cluster_name": "extproc"}},
                     "message_timeout": LONGEST,
+                    "mutation_rules": {"allow_envoy": True},
                     "processing_mode": {"request_body_mode": "BUFFERED", "response_header_mode": "SKIP"},
                 },
             },

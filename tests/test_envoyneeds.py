@@ -84,7 +84,7 @@ def test_rules_of_mutations_let_pass_what_the_configuration_sets() -> None:
     assert found(bootstrap(put(fallback, NAMESPACES, {"untyped": [JWT]})), EVERYTHING)[-1] == length.replace(
         "aliases of policy default", "fallback_models of policy claims"
     )
-    assert found(bootstrap(manager())) == [
+    assert found(bootstrap(put(manager(), RULES, None))) == [
         f"{RULES}: wanted {DESTINATION_HEADER} let through (the choice of a node), got nothing, so none of x-envoy-*"
     ]
     some = put(
@@ -108,11 +108,10 @@ def test_rules_of_forwarding_show_what_policies_read() -> None:
     ]
     for name in READ_HEADERS:
         disallowed = bootstrap(put(good(), f"{FORWARD}.disallowed_headers.patterns", [{"exact": name}]))
-        assert found(disallowed) == [
-            f"{FORWARD}.disallowed_headers.patterns: wanted {name} let through (read of every request), "
-            f"got {{'exact': '{name}'}}"
-        ]
-    unknown = {"allowed_headers": {"patterns": [{"custom": {}}]}, "disallowed_headers": {"patterns": [{"custom": {}}]}}
+        wanted = f"wanted {name} let through (read of every request), got {{'exact': '{name}'}}"
+        assert found(disallowed) == [f"{FORWARD}.disallowed_headers.patterns: {wanted}"]
+    custom: Json = {"patterns": [{"custom": {}}]}
+    unknown = {"allowed_headers": custom, "disallowed_headers": custom}
     assert found(bootstrap(put(good(), FORWARD, unknown)), EVERYTHING) == []
 
 
@@ -220,7 +219,7 @@ def test_where_it_is_not_told_which_policy_is_asked_for_it_may_be_any() -> None:
 
 def test_what_a_route_says_holds_there_and_nowhere_else() -> None:
     off = put(good(), OWN, {"@type": PER_ROUTE, "disabled": True})
-    assert found(bootstrap(put(off, f"{MODE}.request_body_mode", "NONE"))) == []
+    assert found(bootstrap(put(put(off, f"{MODE}.request_body_mode", "NONE"), RULES, None))) == []
     other = {"match": {"prefix": "/b"}, "route": {"cluster": "engines"}}
     made = put(good(), OWN, own(processing_mode={"request_body_mode": "NONE"}, grpc_initial_metadata=asking("absent")))
     made["route_config"]["virtual_hosts"][0]["routes"].append(other)
@@ -262,8 +261,7 @@ def test_each_cluster_of_a_weighted_route_counts() -> None:
         ("(([a-z-])+)+!", False),
         (r"\Qx-a\E", None),
         ("(", None),
-        ("a)|(x-a", None),
-        ("\ud800", None),
+        ("\ud800", False),
         (7, None),
         ({}, None),
     ],
@@ -281,8 +279,11 @@ def test_expressions_match_whole_texts_and_those_that_cannot_be_read_tell_nothin
 
 def test_the_headers_are_those_that_are_set_and_read() -> None:
     assert set(READ_HEADERS) == requesthead._ALWAYS
-    quotas = Quotas(configured(quotas=[{"tokens_per_minute": 1}]).quotas)
-    assert quotas is not None
+    quotas = Quotas(configured(quotas=[{"tokens_per_minute": 1}]).quotas, buckets_max=1)
+    quotas.take("first", "", "m", 1, 0.0)
+    exceeded = quotas.check("", "m", 1, 0.0)
+    assert exceeded is not None
+    assert {name for name, _ in exceeded.headers} == set(QUOTA_HEADERS)
 
 
 JSON = st.recursive(
@@ -305,7 +306,7 @@ def test_nothing_in_a_file_makes_it_raise(path: str, below: str, value: Json) ->
 def test_the_shipped_bootstraps_do_for_every_feature_once_headers_and_namespaces_are_added(name: str) -> None:
     document = yaml.safe_load((ENVOY / name).read_text())
     assert found(document) == []
-    (faults) = found(document, EVERYTHING)
+    faults = found(document, EVERYTHING)
     assert {fault.partition(": wanted ")[2].partition(" ")[0] for fault in faults} == {"x-priority", "x-tenant"}
     http_filters = document["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"][
         "http_filters"

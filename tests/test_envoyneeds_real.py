@@ -243,15 +243,14 @@ async def test_what_is_found_is_what_gets_lost_in_the_real_envoy(tmp_path: Path)
         "static_resources": {"listeners": listeners, "clusters": clusters},
     }
     (tmp_path / "envoy.json").write_text(json.dumps(document))
-    config: tuple[str | Path, ...] = ("--config-path", tmp_path / "envoy.json")
-    command = [envoy_binary(), *config, "--concurrency", "1", "--disable-hot-restart"]
+    command: list[str | Path] = [envoy_binary(), "--config-path", tmp_path / "envoy.json"]
+    command += ["--concurrency", "1", "--disable-hot-restart"]
     envoy = await Child.start("envoy", command, tmp_path)
     answering, server = Answering(), grpc.aio.server()
     add_ExternalProcessorServicer_to_server(answering, server)
     server.add_insecure_port(str(socket("p")))
-    application = web.Application()
+    runner = web.AppRunner(application := web.Application())
     application.router.add_post("/", served)
-    runner = web.AppRunner(application)
 
     async def is_ready() -> bool:
         envoy.check()
@@ -289,6 +288,4 @@ async def test_what_is_found_is_what_gets_lost_in_the_real_envoy(tmp_path: Path)
         await envoy.stop()
         await server.stop(None)
         await runner.cleanup()
-    wanted = {name: found(bootstrap(managers[name], clusters=clusters), socket("p")) for name in TRIED}
-    for name in TRIED:
-        assert wanted[name] == came[name], name
+    assert came == {name: found(bootstrap(managers[name], clusters=clusters), socket("p")) for name in TRIED}

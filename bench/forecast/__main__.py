@@ -2,8 +2,8 @@
 
     .venv/bin/python -m bench.forecast [--traces FOLDER] [--case NAME …] [--minutes N] [--markdown docs/results.md]
 
-Traces and their files' names are those of `bench.strategies`. All cases take about ten minutes of one core. The Markdown
-file gets the tables between its marks `<!-- forecast -->` and `<!-- /forecast -->`.
+Traces and their files' names are those of `bench.strategies`. All cases take about ten minutes of one core. The
+Markdown file gets the tables between its marks `<!-- forecast -->` and `<!-- /forecast -->`.
 """
 
 import sys
@@ -42,12 +42,11 @@ def measured(case: Case, arrivals: list[Arrival], console: Console, tell: Tell) 
         partial(needed, arrivals), range(windows), None, partial(tell, f"{case.name}: minutes in hindsight")
     )
     numbers = told(arrivals, needs)
-    names = list(numbers)
-    shares = parallel.each(
-        lambda name: followed(arrivals, numbers[name]), names, None, partial(tell, f"{case.name}: fleets")
-    )
+    fleets = list(dict.fromkeys(map(tuple, numbers.values())))
+    shares = parallel.each(partial(followed, arrivals), fleets, None, partial(tell, f"{case.name}: fleets"))
+    followed_by = dict(zip(fleets, shares, strict=True))
     title = f"{case.name}: {windows - FIRST} minutes, {len(arrivals) / arrivals[-1].at_s:.1f} requests/s"
-    table = grid(title, numbers, needs[FIRST:], dict(zip(names, shares, strict=True)))
+    table = grid(title, numbers, needs[FIRST:], {name: followed_by[tuple(one)] for name, one in numbers.items()})
     bars = picture(numbers[FORECAST], needs[FIRST:])
     console.print(table.rich())
     console.print(bars, highlight=False)

@@ -1,13 +1,15 @@
 """What `serve` says as it goes, what simpler ways would say, and how a fleet fares that does as it is told."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from math import ceil
+from statistics import fmean
 from typing import Final
 from unittest.mock import patch
 
-from bench.forecast.hindsight import SETUP, WINDOW_S, in_time, least, on, windows_of
+from bench.forecast.hindsight import NODES_MAX, SETUP, WINDOW_S, in_time, on
 from extproc.core.balancer import Balancer
 from extproc.core.forecastsettings import ForecastSettings
 from extproc.sim import routers
@@ -17,7 +19,10 @@ from extproc.sim.traces import Arrival
 
 FIRST: Final = 2
 """The first window that is forecast: one has been seen when it is, and one passes while nodes start."""
+HELD: Final = 5
+"""Windows for which Kubernetes goes by the most that it was told, before it gives nodes back."""
 FORECAST: Final = "forecast"
+_ROUNDING: Final = 1e-9
 
 assert ForecastSettings().cold_start_s == WINDOW_S
 
@@ -45,19 +50,29 @@ def told(arrivals: Sequence[Arrival], needs: Sequence[int]) -> dict[str, list[in
     """
     windows = range(FIRST, len(needs))
     said = readings(arrivals, max(needs))
-    whole = least(arrivals)
-    came = [0] * (windows_of(arrivals) + 1)
-    for one in arrivals:
-        came[min(int(one.at_s // WINDOW_S), len(needs))] += 1
-    usual = sum(came[: len(needs)]) / len(needs)
+    forecast = [said[place - 1] for place in windows]
+    came = Counter(int(one.at_s // WINDOW_S) for one in arrivals)
     return {
-        FORECAST: [said[place - 1] for place in windows],
+        FORECAST: forecast,
+        "forecast, the most of 5 minutes": [max(said[max(1, place - HELD) : place]) for place in windows],
         "need of the minute before": [needs[place - 2] for place in windows],
-        "requests of the minute before": [max(1, ceil(came[place - 2] / usual * whole)) for place in windows],
-        "always the least for the whole": [whole for _ in windows],
+        "requests of the minute before": by_requests([came[place - 2] for place in windows], sum(forecast)),
+        "always the mean need": [ceil(fmean(needs)) for _ in windows],
         "always the most of any minute": [max(needs) for _ in windows],
         "hindsight": list(needs[FIRST:]),
     }
+
+
+def by_requests(came: Sequence[int], nodes_in_all: int) -> list[int]:
+    """A node for so many requests in a minute, the same at all times: as few that all windows have `nodes_in_all`.
+
+    Or fewer, where no number of requests gives as many.
+    """
+    for each in sorted({requests / nodes for requests in came if requests for nodes in range(1, NODES_MAX + 1)}):
+        numbers = [max(1, ceil(requests / each - _ROUNDING)) for requests in came]
+        if sum(numbers) <= nodes_in_all:
+            return numbers
+    return [1] * len(came)
 
 
 def followed(arrivals: Sequence[Arrival], numbers: Sequence[int]) -> float:
