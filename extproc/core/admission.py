@@ -6,19 +6,19 @@ nobody of a lower class takes room for which one of a higher class waits, and a 
 ones; but models that live on different nodes do not hold up each other.
 """
 
-from collections.abc import Collection
+from bisect import bisect_left
+from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 from itertools import count
 from math import fsum
 
 from extproc.core.admissionqueue import AdmissionQueue, Lane, Waiting
 from extproc.core.decision import Queued, Refusal, Refused
-from extproc.core.filters import context_length_tokens, serving, tokens_at_least
+from extproc.core.filters import tokens_at_least
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import InferenceRequest
 from extproc.core.router import ALONE, Standing
 from extproc.core.settings import BalancerSettings
-from extproc.core.snapshot import NodeView
 
 WAITABLE = (Refusal.OVERLOADED, Refusal.NO_READY_NODE)
 """What may be otherwise in a while."""
@@ -37,6 +37,7 @@ class Admission:
         self._shares = [1.0 - fsum(reserved[:rank]) for rank in range(len(reserved))]
         """Of each node's room, what is left for each class by those above it."""
         self.queue = AdmissionQueue(classes)
+        self._able = _Able()
         self._places = count()
 
     def rank(self, request: InferenceRequest) -> int:
@@ -47,18 +48,15 @@ class Admission:
         """Its class."""
         return self._names[self.rank(request)]
 
-    def standing(self, request: InferenceRequest, nodes: Collection[NodeView]) -> Standing:
+    def standing(self, request: InferenceRequest) -> Standing:
         """Where a request stands that comes now."""
         rank = self.rank(request)
         share = self._shares[rank]
         if not self.queue:
             return ALONE if share == 1 else Standing(share)
-        claimed = set[str]()
-        for lane in self.queue.lanes(rank):
-            claimed |= claims(lane, nodes)
-            if len(claimed) == len(nodes):
-                break  # there may be hundreds of lanes, of adapters or of names that nobody knows
-        return Standing(share, claimed, self.queue.tokens_waiting(rank))
+        claimed = frozenset[str]().union(*(lane.nodes for lane in self.queue.lanes(rank)))
+        mine = self._able.to_serve(request.model, tokens_at_least(request))
+        return Standing(share, claimed, self.queue.tokens_waiting(rank, mine))
 
     def would_wait(self, request: InferenceRequest, refused: Refused, now_s: float) -> Queued | Refused:
         """What a request is told that cannot go now."""
@@ -71,18 +69,46 @@ class Admission:
         self,
         request: InferenceRequest,
         policy: RoutingPolicy,
-        nodes: Collection[NodeView],
         tokens: int,
         until_s: float,
         now_s: float,
     ) -> None:
         """It waits from now on, as `would_wait` said; it costs its tenant so many tokens, at least 1."""
-        lane = _lane(request, self.rank(request), nodes)
+        lane = self._lane_of(request, policy)
         self.queue.offer(Waiting(request, policy, lane, tokens, now_s, until_s, next(self._places)))
+
+    def recount(self, request: InferenceRequest) -> None:
+        """One that waits turned out to have other tokens, which may be too many for some nodes."""
+        self.queue.recount(request)
+        waiting = self.queue.get(request.request_id)
+        assert waiting is not None, "it waits"
+        if waiting.lane != self._lane_of(request, waiting.policy):
+            self._line_up_anew()
+
+    def serves(self, node_id: str, models: Mapping[str, int | None] | None) -> None:
+        """What a member serves now, with context lengths; `None`: that is not known."""
+        if self._able.serves(node_id, models):
+            self._line_up_anew()
+
+    def forget(self, node_id: str) -> None:
+        """The node is a member no more."""
+        if self._able.forget(node_id):
+            self._line_up_anew()
 
     def turns(self) -> "Turns":
         """Those who wait, in the order in which they may go now."""
         return Turns(self.queue, self._shares)
+
+    def _line_up_anew(self) -> None:
+        if self.queue:
+            self.queue.line_up_anew(lambda one: self._lane_of(one.request, one.policy))
+
+    def _lane_of(self, request: InferenceRequest, policy: RoutingPolicy) -> Lane:
+        nodes = self._able.to_serve(request.model, tokens_at_least(request))
+        fallback = None if request.model_fixed else policy.fallback_models.get(request.model)
+        if fallback is None:
+            return Lane(self.rank(request), nodes)
+        return Lane(self.rank(request), nodes, self._able.to_serve(fallback, request.output_tokens_max or 0))
 
 
 class Turns:
@@ -105,7 +131,8 @@ class Turns:
 
     def standing_of(self, lane: Lane) -> Standing:
         """Where the requests of a lane stand, after those whose turn it was."""
-        return Standing(self._shares[lane.rank], self._claimed, self._queue.tokens_waiting(lane.rank))
+        tokens = self._queue.tokens_waiting(lane.rank, lane.nodes)
+        return Standing(self._shares[lane.rank], self._claimed, tokens)
 
     def goes(self) -> None:
         """It has room: it waits no longer."""
@@ -114,10 +141,10 @@ class Turns:
         if self._queue.head(lane) is not None:
             heappush(self._lanes, self._entry(lane))
 
-    def held_up(self, nodes: Collection[NodeView]) -> None:
+    def held_up(self) -> None:
         """It has none, so nobody behind it gets what it waits for."""
         _, _, lane = heappop(self._lanes)
-        self._claimed |= claims(lane, nodes)
+        self._claimed |= lane.nodes
 
     def _head(self, lane: Lane) -> Waiting:
         head = self._queue.head(lane)
@@ -128,20 +155,57 @@ class Turns:
         return lane.rank, self._head(lane).place, lane
 
 
-def claims(lane: Lane, nodes: Collection[NodeView]) -> set[str]:
-    """The nodes that can serve those of a lane."""
-    claimed = set()
-    for node in serving(nodes, lane.model):
-        length_tokens = context_length_tokens(node, lane.model)
-        if length_tokens is None or length_tokens >= lane.context_tokens:
-            claimed.add(node.snapshot.node_id)
-    return claimed
+class _Able:
+    """Which nodes can serve what: equal answers are one object.
 
+    State: the models of each node, and for each model that was asked for the nodes by their context length.
+    """
 
-def _lane(request: InferenceRequest, rank: int, nodes: Collection[NodeView]) -> Lane:
-    wanted_tokens = tokens_at_least(request)
-    lengths_tokens = [context_length_tokens(node, request.model) for node in serving(nodes, request.model)]
-    known_tokens = [length for length in lengths_tokens if length is not None]
-    too_many_tokens = max(known_tokens, default=-1) + 1  # where it is too long for all that tell their length
-    enough = [length for length in known_tokens if length >= wanted_tokens]
-    return Lane(rank, request.model, min(enough, default=too_many_tokens))
+    def __init__(self) -> None:
+        self._served: dict[str, Mapping[str, int | None] | None] = {}
+        self._listed: frozenset[str] | None = None
+        self._nodes: dict[str, tuple[list[int], list[frozenset[str]]]] = {}
+
+    def serves(self, node_id: str, models: Mapping[str, int | None] | None) -> bool:
+        """Whether that is something else than before."""
+        if node_id in self._served and self._served[node_id] == models:
+            return False
+        self._served[node_id] = models
+        self._nodes.clear()
+        self._listed = None
+        return True
+
+    def forget(self, node_id: str) -> bool:
+        """Whether it served anything."""
+        was_there = node_id in self._served
+        self._served.pop(node_id, None)
+        self._nodes.clear()
+        self._listed = None
+        return was_there
+
+    def to_serve(self, model: str, wanted_tokens: int) -> frozenset[str]:
+        """Nodes that serve a model, or may, and whose context holds so many tokens, or may."""
+        if self._listed is None:
+            self._listed = frozenset[str]().union(*(models for models in self._served.values() if models))
+        if model not in self._listed:
+            model = ""  # by whatever name: only nodes may serve it whose models are not known
+        found = self._nodes.get(model)
+        if found is None:
+            found = self._nodes[model] = self._by_length(model)
+        lengths_tokens, nodes = found
+        return nodes[bisect_left(lengths_tokens, wanted_tokens)]
+
+    def _by_length(self, model: str) -> tuple[list[int], list[frozenset[str]]]:
+        """Known lengths, the shortest first, each with the nodes that have it, a longer one or none; then these."""
+        lengths = {
+            node_id: None if models is None else models[model]
+            for node_id, models in self._served.items()
+            if models is None or model in models
+        }
+        known_tokens = sorted({length for length in lengths.values() if length is not None})
+        nodes = [
+            frozenset(node_id for node_id, length in lengths.items() if length is None or length >= least)
+            for least in known_tokens
+        ]
+        unknown = frozenset(node_id for node_id, length in lengths.items() if length is None)
+        return known_tokens, [*nodes, unknown]

@@ -1,6 +1,6 @@
 """Requests that cannot go now and may wait: who is next, for how long, and how many there may be."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -18,9 +18,10 @@ class Lane(NamedTuple):
 
     rank: int
     """Of their class, 0 is the highest."""
-    model: str
-    context_tokens: int
-    """Context length of the shortest nodes that hold them; over that of all: only nodes do that do not tell theirs."""
+    nodes: frozenset[str]
+    """Which nodes these are: they serve the model, and hold prompt and answer."""
+    spare: frozenset[str] = frozenset()
+    """The same of the model that serves instead where the policy names one."""
 
 
 class Waiting(Struct, frozen=True):
@@ -41,7 +42,7 @@ class AdmissionQueue:
     """One queue of all classes, bounded in requests and bytes by each.
 
     Served by class, then fairly between tenants, then first come (`FairQueue`). Requests that other nodes can serve
-    have a lane of their own: whether they overtake is the balancer's to say, who knows which nodes those are.
+    have a lane of their own; `Turns` says when they overtake.
 
     State: the lanes, when each request's time is up, and what each class holds.
     """
@@ -55,7 +56,6 @@ class AdmissionQueue:
         """Those of requests that wait, and a few that do not any more."""
         self._requests = [0] * len(self._classes)
         self._bytes = [0] * len(self._classes)
-        self._tokens = [0] * len(self._classes)
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -78,16 +78,20 @@ class AdmissionQueue:
         self._waiting[request.request_id] = waiting
         self._requests[rank] += 1
         self._bytes[rank] += request.body_bytes
-        self._tokens[rank] += waiting.tokens
-        lane = self._lanes.get(waiting.lane)
-        if lane is None:
-            lane = self._lanes[waiting.lane] = FairQueue()
-        lane.push(request.tenant, request.request_id, waiting, waiting.tokens)
+        self._line_up(waiting)
         heappush(self._deadlines, (waiting.until_s, request.request_id))
 
     def get(self, request_id: str) -> Waiting | None:
         """One that waits."""
         return self._waiting.get(request_id)
+
+    def overtakes(self, request_id: str) -> bool:
+        """Whether one that has come now stands before others of its lane: its tenant has had less than theirs."""
+        waiting = self._waiting.get(request_id)
+        if waiting is None:
+            return False
+        lane = self._lanes[waiting.lane]
+        return len(lane) > 1 and lane.head() is waiting
 
     def recount(self, request: InferenceRequest) -> None:
         """One that waits turned out to have other tokens. It keeps its place, and its price."""
@@ -95,6 +99,18 @@ class AdmissionQueue:
         counted = replace(before.request, prompt=request.prompt)  # what its class and tenant hold stays the same
         waiting = self._waiting[request.request_id] = replace(before, request=counted)
         self._lanes[before.lane].replace(counted.tenant, counted.request_id, waiting)
+
+    def line_up_anew(self, lane_of: Callable[[Waiting], Lane]) -> None:
+        """Other nodes can serve some of them now: all go into the lanes of these, in the order in which they came.
+
+        So who had less than its share, or more by one request at most, begins anew too.
+        """
+        lanes = {request_id: lane_of(one) for request_id, one in self._waiting.items()}
+        if any(one.lane != lanes[request_id] for request_id, one in self._waiting.items()):
+            self._lanes.clear()
+            for request_id, lane in lanes.items():
+                waiting = self._waiting[request_id] = replace(self._waiting[request_id], lane=lane)
+                self._line_up(waiting)
 
     def head(self, lane: Lane) -> Waiting | None:
         """Who is next in the lane."""
@@ -134,9 +150,9 @@ class AdmissionQueue:
         """The lanes in which somebody waits, of this rank or higher; in no order."""
         return [lane for lane in self._lanes if rank_max is None or lane.rank <= rank_max]
 
-    def tokens_waiting(self, rank_max: int) -> int:
-        """Tokens of those that wait, of this rank or higher."""
-        return sum(self._tokens[: rank_max + 1])
+    def tokens_waiting(self, rank_max: int, nodes: frozenset[str]) -> float:
+        """Tokens of those that wait for some of these nodes, of this rank or higher."""
+        return sum(self._lanes[lane].tokens for lane in self.lanes(rank_max) if not lane.nodes.isdisjoint(nodes))
 
     def clear(self) -> Iterator[Waiting]:
         """All; they wait no longer."""
@@ -149,12 +165,17 @@ class AdmissionQueue:
         """How many wait of each class, and with how many bytes."""
         return dict(zip(self._names, zip(self._requests, self._bytes, strict=True), strict=True))
 
+    def _line_up(self, waiting: Waiting) -> None:
+        lane = self._lanes.get(waiting.lane)
+        if lane is None:
+            lane = self._lanes[waiting.lane] = FairQueue()
+        lane.push(waiting.request.tenant, waiting.request.request_id, waiting, waiting.tokens)
+
     def _gone(self, waiting: Waiting) -> None:
         rank = waiting.lane.rank
         del self._waiting[waiting.request.request_id]
         self._requests[rank] -= 1
         self._bytes[rank] -= waiting.request.body_bytes
-        self._tokens[rank] -= waiting.tokens
         if not self._lanes[waiting.lane]:
             del self._lanes[waiting.lane]
         if len(self._deadlines) > 2 * len(self._waiting) + 64:

@@ -63,6 +63,7 @@ class Balancer:
                 view = self._fleet.table.get(event.snapshot.node_id)
                 assert view is not None, "it has just reported"
                 self._forecast.observed(view, now_s)
+                self._admission.serves(view.snapshot.node_id, view.context_lengths)
             else:
                 self._forget(event.node_id)
             self._end_lost(now_s)
@@ -79,8 +80,10 @@ class Balancer:
                 self._take(found, policy, node_id, now_s)
                 self._use(found, now_s)
             case Queued(until_s=until_s):
-                self._admission.wait(request, policy, self.views(), found.tokens, until_s, now_s)
+                self._admission.wait(request, policy, found.tokens, until_s, now_s)
                 self._use(found, now_s)
+        if isinstance(outcome, Chosen) or self._admission.queue.overtakes(request.request_id):
+            self._may_have_room()  # it has taken a turn, or begun a prompt that is theirs too, or stands before them
         return self._kept(self._decision(found, policy, outcome, now_s))
 
     def would_route(self, request: InferenceRequest, policy: RoutingPolicy, now_s: float) -> Decision:
@@ -99,7 +102,7 @@ class Balancer:
             found = self._chooser.find(waiting.request, waiting.policy, turns.standing(), now_s)
             outcome = found.verdict.outcome
             if isinstance(outcome, Refused) and outcome.refusal in WAITABLE:
-                turns.held_up(self.views())
+                turns.held_up()
             else:
                 turns.goes()
                 done.append(self._let_go(waiting, found, now_s))
@@ -130,7 +133,7 @@ class Balancer:
         Ids of requests that are not open are no fault: it may have finished meanwhile, or been refused.
         """
         if self._admission.queue.get(request.request_id) is not None:
-            self._admission.queue.recount(request)
+            self._admission.recount(request)
         self._fleet.recount(request)
         self._may_have_room()
 
@@ -143,6 +146,7 @@ class Balancer:
         """Its stream was left before the answer's end, which `answered` tells, or nobody. Unknown ids are no fault."""
         self._fleet.leave(request_id, now_s)
         self._end_lost(now_s)
+        self._may_have_room()
 
     def finish(self, request_id: str, now_s: float) -> None:
         """The request's stream ended, however it did, and so does its waiting. Idempotent; unknown ids are no fault."""
@@ -160,6 +164,8 @@ class Balancer:
         if answered.over:
             self._quotas.close(answered.request_id, answered.used_tokens, now_s)
             self.finish(answered.request_id, now_s)
+        else:
+            self._may_have_room()  # its node may be in again
 
     def settle(self) -> None:
         """Do what was put off: prompts are taken into the index. Whoever asks next finds it done anyway."""
@@ -216,7 +222,7 @@ class Balancer:
         return self._admission.queue.depths()
 
     def _found(self, request: InferenceRequest, policy: RoutingPolicy, now_s: float) -> Found:
-        return self._chooser.find(request, policy, self._admission.standing(request, self.views()), now_s)
+        return self._chooser.find(request, policy, self._admission.standing(request), now_s)
 
     def _outcome(self, found: Found, whose_turn: Turn, now_s: float) -> Outcome:
         """What is said to a request that has come now. Only who goes takes a turn."""
@@ -288,6 +294,7 @@ class Balancer:
 
     def _forget(self, node_id: str) -> None:
         self._forecast.forget(node_id)
+        self._admission.forget(node_id)
         self._round_robin.forget(node_id)
         self._round_robin_uninspected.forget(node_id)
 

@@ -32,6 +32,8 @@ class FairQueue(Generic[Item]):
         """Due, order, tenant and id of items that are or were the next of their tenants."""
         self._order = count()
         self._length = 0
+        self.tokens = 0.0
+        """Of all that wait."""
 
     def __len__(self) -> int:
         return self._length
@@ -44,6 +46,7 @@ class FairQueue(Generic[Item]):
             one = self._tenants[tenant] = _Tenant(self._clock)
         one.items[item_id] = (next(self._order), tokens, item)
         self._length += 1
+        self.tokens += tokens
         if len(one.items) == 1:
             self._head_changed(tenant, one)
 
@@ -64,8 +67,9 @@ class FairQueue(Generic[Item]):
         """An item waits no longer, whosever turn it is; it waits now."""
         one = self._tenants[tenant]
         was_head = next(iter(one.items)) == item_id
-        _, _, item = one.items.pop(item_id)
+        _, tokens, item = one.items.pop(item_id)
         self._length -= 1
+        self.tokens -= tokens
         if not one.items:
             del self._tenants[tenant]
             self._drop_gone()

@@ -64,7 +64,7 @@ class Follower(Balancer):
         finally:
             if recorded is not None and recorded.queued is not None:
                 tokens, until_s = tokens_of(sent, known), recorded.queued.until_s
-                self._led_admission.waited(request, policy, self.views(), tokens, until_s, now_s)
+                self._led_admission.waited(request, policy, tokens, until_s, now_s)
                 self._quotas.take(request.request_id, request.tenant, request.model, tokens, now_s)
             elif recorded is not None and self._goes(sent, policy, known, recorded, now_s):
                 self._quotas.take(sent.request_id, sent.tenant, sent.model, tokens_of(sent, known), now_s)
@@ -94,7 +94,7 @@ class Follower(Balancer):
             sent = _sent(waiting.request, decided)
             self._goes(sent, waiting.policy, self._chooser.known(sent, waiting.policy), decided, now_s)
 
-        self._led_admission.led_by(Lead(leaving, self.views, ask, went))
+        self._led_admission.led_by(Lead(leaving, ask, went))
         own = self._decided(self.admit, waited.values(), now_s)
         for request_id in leaving.went:  # it was not its turn
             self._admission.queue.remove(request_id)
@@ -108,7 +108,7 @@ class Follower(Balancer):
 
     def follow_drained(self, line: Drained) -> Again:
         """`drain`, but it turns away only this one, who waits now."""
-        self._led_admission.led_by(Lead(Leaving(deque(), {line.request_id: None}), self.views))
+        self._led_admission.led_by(Lead(Leaving(deque(), {line.request_id: None})))
         own = self._decided(self.drain, [self._waiting(line.request_id)], line.now_s)[line.request_id]
         self._admission.queue.remove(line.request_id)
         self._quotas.cancel(line.request_id)

@@ -1,7 +1,7 @@
 """Parts of a balancer that go by what was recorded: they let go who went, and whatever is decided changes nothing."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -55,7 +55,6 @@ class Lead(Struct, frozen=True):
     """Who leads through one call: what is recorded of it, and what is done at each step."""
 
     leaving: Leaving
-    nodes: Callable[[], Collection[NodeView]]
     ask: Callable[[Waiting, Standing], None] = _nothing
     """Called before it is decided about one."""
     went: Callable[[Waiting], None] = _nothing
@@ -83,25 +82,25 @@ class LedTurns(Turns):
             if leaving.is_next(request_id) or request_id in leaving.turned_away:
                 self._lead.ask(one, self.standing())
                 return one
-            super().held_up(self._lead.nodes())
+            super().held_up()
         return None
 
     def goes(self) -> None:
         """See `Turns`; if it did go."""
-        self._as_recorded(self._lead.nodes())
+        self._as_recorded()
 
-    def held_up(self, nodes: Collection[NodeView]) -> None:
+    def held_up(self) -> None:
         """See `Turns`; if it was."""
-        self._as_recorded(nodes)
+        self._as_recorded()
 
-    def _as_recorded(self, nodes: Collection[NodeView]) -> None:
+    def _as_recorded(self) -> None:
         leaving, one = self._lead.leaving, self._head(self._lanes[0][2])
         if leaving.is_next(one.request.request_id):
             leaving.went.popleft()
             super().goes()
             self._lead.went(one)
         else:
-            super().held_up(nodes)
+            super().held_up()
 
 
 class LedQueue(AdmissionQueue):
@@ -153,7 +152,6 @@ class LedAdmission(Admission):
         self,
         request: InferenceRequest,
         policy: RoutingPolicy,
-        nodes: Collection[NodeView],
         tokens: int,
         until_s: float,
         now_s: float,
@@ -164,13 +162,12 @@ class LedAdmission(Admission):
         self,
         request: InferenceRequest,
         policy: RoutingPolicy,
-        nodes: Collection[NodeView],
         tokens: int,
         until_s: float,
         now_s: float,
     ) -> None:
         """It waited from then on."""
-        super().wait(request, policy, nodes, tokens, until_s, now_s)
+        super().wait(request, policy, tokens, until_s, now_s)
 
     def drop_expired(self, now_s: float) -> None:
         """Those whose time is up wait no longer."""

@@ -179,6 +179,19 @@ def test_between_tenants_tokens_are_shared_then_first_come() -> None:
     assert order(one.admitted()) == ["small0", "big0", "small1", "small2", "big1", "small3"]
 
 
+def test_adapters_on_the_same_nodes_are_shared_fairly_too() -> None:
+    """Each tenant with an adapter of its own: they wait for the same nodes, so a flood of one is not served first."""
+    one = Crowd()
+    loaded = models(MODEL, "mine", "theirs")
+    one.node("a", 0, models=loaded)
+    for number in range(10):
+        one.waits(f"theirs{number}", model="theirs", tenant="they")
+    one.now_s += 1
+    one.waits("mine0", "mine1", model="mine", tenant="me")
+    one.node("a", 4, models=loaded)
+    assert order(one.admitted()) == ["theirs0", "mine0", "theirs1", "mine1"]
+
+
 def test_an_adapter_that_is_to_be_loaded_waits_like_any_model() -> None:
     one = Crowd()
     unloaded = (*models(MODEL), ServedModel("tuned", loaded=False))

@@ -13,6 +13,8 @@ from extproc.core.room import Limits
 from tests.core.fleet import NOW_S, request
 from tests.core.waiters import Crowd
 
+ONE_PLACE = RoutingPolicy(limits=Limits(kv_blocks_required=True))
+
 
 def crowd(*nodes: str, **settings: Any) -> Crowd:
     """Nodes without room."""
@@ -57,6 +59,7 @@ def test_a_thousand_clients_that_give_up_leave_nothing() -> None:
         one.balancer.finish(f"r{number}", one.now_s)
     assert one.nothing_is_left()
     assert one.balancer.requests_open == 0
+    assert len(one.balancer._admission._able._nodes) == 1, "names that no node lists are all alike"
 
 
 def test_each_class_has_its_own_room_to_wait() -> None:
@@ -166,11 +169,15 @@ def test_nobody_is_told_of_room_while_nobody_waits() -> None:
         lambda one: one.node("a", 1),
         lambda one: one.leaves("b"),
         lambda one: one.balancer.first_token("sent", one.now_s),
+        lambda one: one.balancer.leave("sent", one.now_s),
         lambda one: one.balancer.finish("sent", one.now_s),
         lambda one: one.balancer.finish("waits1", one.now_s),
+        lambda one: one.balancer.answered(Answered("sent", Ending.SERVED, over=False), one.now_s),
         lambda one: one.balancer.answered(Answered("sent", Ending.SERVED), one.now_s),
         lambda one: one.balancer.recount(request("waits1", 50)),
         lambda one: one.balancer.tick(one.now_s),
+        lambda one: one.comes("waits3", tokens=10, tenant="another"),
+        lambda one: one.comes("passes", "high", policy=RoutingPolicy(limits=Limits(requests_waiting_max=999))),
     ],
 )
 def test_whatever_changes_while_somebody_waits_may_make_room(change: Any) -> None:
@@ -182,3 +189,33 @@ def test_whatever_changes_while_somebody_waits_may_make_room(change: Any) -> Non
     one.rooms = 0
     change(one)
     assert one.rooms >= 1
+
+
+def test_who_comes_and_stands_before_those_who_wait_may_go_at_once() -> None:
+    """Its tenant has less due than the one whose turn it was, and its prompt fits: nothing else need happen."""
+    one = Crowd()
+    one.node("a", 50, kv_blocks_available=10)
+    one.waits("long", tokens=1600, policy=ONE_PLACE, tenant="b", output_tokens_max=1)
+    one.rooms = 0
+    one.waits("short", tokens=16, policy=ONE_PLACE, tenant="a", output_tokens_max=1)
+    assert one.rooms == 1
+    assert one.admitted() == ["short to a"]
+
+
+def test_a_node_whose_trial_is_answered_has_room_again() -> None:
+    one = Crowd()
+    one.node("a", 0)
+    one.node("b", 9)
+    assert isinstance(one.comes("fails"), Chosen)
+    one.balancer.answered(Answered("fails", Ending.UNREACHABLE), one.now_s)
+    one.waits("r1", priority="high")
+    one.now_s += 5
+    one.node("a", 0)
+    one.node("b", 9)
+    assert one.admitted() == ["r1 to b"], "as its trial"
+    one.waits("r2")
+    assert one.admitted() == []
+    one.rooms = 0
+    one.balancer.answered(Answered("r1", Ending.SERVED, over=False), one.now_s)
+    assert one.rooms == 1
+    assert one.admitted() == ["r2 to b"]

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from extproc.core.decision import Chosen, Unknown
+from extproc.core.decision import Chosen, Queued, Unknown
 from extproc.core.snapshot import NodeState
 from tests.core.fleet import POLICY, request
-from tests.core.waiters import Crowd, models
+from tests.core.waiters import Crowd, models, order
 
 
 def crowd(*nodes: str, **settings: Any) -> Crowd:
@@ -36,6 +36,42 @@ def test_who_waits_for_a_model_whose_nodes_have_left_waits_for_their_return() ->
     one.node("b", 50)
     one.node("a", 1, boot_id="boot-2", models=models("x"))
     assert one.admitted() == ["r1 to a"]
+
+
+def test_who_waited_while_no_node_was_there_is_told_apart_by_length_when_they_come() -> None:
+    one = Crowd()
+    one.node("short", 0, models=models(length_tokens=4096))
+    one.node("other", 0, models=models("x"))
+    one.leaves("short")
+    one.waits("long1", tokens=5000)
+    one.waits("short1")
+    one.node("long", 0, models=models(length_tokens=8192))
+    one.node("short", 3, boot_id="boot-2", models=models(length_tokens=4096))
+    assert one.admitted() == ["short1 to short"]
+    assert isinstance(one.comes("short2"), Chosen)
+
+
+def test_a_node_that_joins_belongs_to_those_who_wait() -> None:
+    """Its context is shorter than those of all that were there, but long enough."""
+    one = Crowd()
+    one.node("a", 0, models=models(length_tokens=8192))
+    one.waits("r1", tokens=3000, priority="high")
+    one.waits("r2", tokens=5000, priority="mid")
+    one.node("b", 9, models=models(length_tokens=4096))
+    assert isinstance(one.comes("r3"), Queued), "it would take what r1 waits for"
+    assert one.admitted() == ["r1 to b", "r3 to b"], "r2 is too long"
+
+
+def test_who_waits_for_what_is_left_after_a_node_has_gone_shares_it() -> None:
+    one = Crowd()
+    one.node("short", 0, models=models(length_tokens=4096))
+    one.node("long", 0, models=models(length_tokens=8192))
+    one.waits("long1", "long2", tokens=5000, tenant="they")
+    one.now_s += 1
+    one.waits("short1", "short2", tenant="me")
+    one.leaves("short")
+    one.node("long", 3, models=models(length_tokens=8192))
+    assert order(one.admitted()) == ["short1", "short2", "long1"]
 
 
 def test_who_waits_while_its_nodes_load_or_drain_goes_when_one_is_ready() -> None:
@@ -71,6 +107,18 @@ def test_a_count_that_comes_while_it_waits_keeps_its_place() -> None:
     one.node("a", 1)
     (decision,) = one.balancer.admit(one.now_s)
     assert (decision.request_id, decision.prompt_tokens, decision.tokens_exact) == ("r1", 4000, True)
+
+
+def test_a_count_that_shows_it_to_be_too_long_for_a_node_holds_up_nobody_there() -> None:
+    one = Crowd()
+    one.node("short", 0, models=models(length_tokens=4096))
+    one.node("long", 0, models=models(length_tokens=8192))
+    one.waits("r1", exact=False)
+    one.waits("r2")
+    one.balancer.recount(request("r1", 5000, priority="low"))
+    one.node("short", 3, models=models(length_tokens=4096))
+    assert one.admitted() == ["r2 to short"]
+    assert isinstance(one.comes("r3"), Chosen)
 
 
 def test_a_count_that_shows_it_to_be_too_long_for_all_is_told_at_once() -> None:

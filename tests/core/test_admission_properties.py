@@ -1,20 +1,22 @@
 """What holds of those who wait, whatever happens: a balancer and, beside it, a list of who waits."""
 
+from copy import deepcopy
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from extproc.core.admissionsettings import PriorityClass
 from extproc.core.balancer import ADMITTED_AT_ONCE_MAX, Balancer
 from extproc.core.decision import Chosen, Decision, Queued, Refused
 from extproc.core.outcome import Answered, Ending
 from extproc.core.policy import RoutingPolicy
-from extproc.core.request import InferenceRequest
+from extproc.core.request import InferenceRequest, TokenCount
 from extproc.core.room import Limits
 from extproc.core.settings import BalancerSettings
-from extproc.core.snapshot import NodeReported, NodeState, ServedModel
+from extproc.core.snapshot import NodeLeft, NodeReported, NodeState, ServedModel
 from tests.core.fleet import NOW_S, request, snapshot
 from tests.core.test_router_properties import may_hold
 
@@ -50,8 +52,9 @@ HAPPENS = [
     *["look"] * 5,
     *["finish"] * 3,
     *["time"] * 4,
-    *["gives up", "first_token", "answered"] * 2,
-    *["leave", "tick", "drain"],
+    *["gives up", "counted", "first_token", "answered"] * 2,
+    *["other models"] * 2,
+    *["leave", "leaves", "tick", "drain"],
 ]
 REPORTS = st.fixed_dictionaries(
     {
@@ -122,9 +125,15 @@ class Crowds(RuleBasedStateMachine):
         match what:
             case "report":
                 self.report(data.draw(st.sampled_from(NODE_IDS)), **data.draw(REPORTS))
+            case "other models":
+                node_id = data.draw(st.sampled_from(NODE_IDS))
+                self.lists[node_id] = data.draw(st.sampled_from(LISTS))
+                self.report(node_id, data.draw(st.sampled_from([0, 0, 3])))
             case "all report":
                 for node_id in NODE_IDS:
                     self.report(node_id, **data.draw(REPORTS))
+            case "leaves":
+                self.call("observe", NodeLeft(data.draw(st.sampled_from(NODE_IDS)), "boot-1"), self.now_s)
             case "comes":
                 self.comes(data.draw(ARRIVALS), data.draw(st.sampled_from(POLICIES)))
             case "look":
@@ -136,6 +145,11 @@ class Crowds(RuleBasedStateMachine):
                 request_id = data.draw(st.sampled_from(sorted(self.waiting)))
                 del self.waiting[request_id]
                 self.call("finish", request_id, self.now_s)
+            case "counted" if self.waiting:
+                one, until_s = self.waiting[data.draw(st.sampled_from(sorted(self.waiting)))]
+                counted = replace(one, prompt=TokenCount(data.draw(st.sampled_from([10, 1500, 5000])), exact=True))
+                self.call("recount", counted)
+                self.waiting[one.request_id] = (counted, until_s)
             case "first_token" | "finish" | "leave" if self.sent:
                 self.call(what, data.draw(st.sampled_from(sorted(self.sent))), self.now_s)
             case "answered" if self.sent:
@@ -236,6 +250,12 @@ class Crowds(RuleBasedStateMachine):
         assert sum(len(lane) for lane in queue._lanes.values()) == len(self.waiting)
         assert all(queue._lanes.values())
         assert len(queue._deadlines) <= 2 * len(self.waiting) + 64
+
+    @precondition(lambda self: self.waiting and not self.told)
+    @invariant()
+    def whenever_somebody_could_go_it_was_said(self) -> None:
+        """Another one that was told the same looks now."""
+        assert deepcopy(self.twin).admit(self.now_s) == []
 
     def teardown(self) -> None:
         for request_id in [*self.waiting, *self.sent]:

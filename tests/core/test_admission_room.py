@@ -97,3 +97,16 @@ def test_refused_clients_are_told_when_to_come_again(places: int, tokens: int, l
     assert isinstance(refused, Refused)
     assert refused.retry_after_s is not None
     assert least_s <= refused.retry_after_s <= most_s
+
+
+def test_tokens_that_wait_for_other_nodes_make_nobody_come_later() -> None:
+    one = Crowd()
+    one.node("a", 0, models=models("x", length_tokens=None))
+    one.node("b", 0, models=models("y"))
+    one.waits("x1", model="x", tokens=10**6)
+    one.waits("y1", model="y")
+    for model, after_s in [("x", 60), ("y", 1)]:
+        refused = one.comes(f"{model}2", "never", model=model)
+        assert isinstance(refused, Refused)
+        assert "others wait" in refused.message
+        assert refused.retry_after_s == after_s

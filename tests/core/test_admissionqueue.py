@@ -18,10 +18,10 @@ CLASSES = {
     "never": PriorityClass(),
     "low": PriorityClass(queue_ms_max=5000, queue_requests_max=5, queue_bytes_max=100),
 }
-A, B = "a", "b"
+A, B = frozenset("a"), frozenset("ab")
 
 
-def waiting(request_id: str, until_s: float = NOW_S, lane: Lane = Lane(0, A, 0), **changes: Any) -> Waiting:  # noqa: B008
+def waiting(request_id: str, until_s: float = NOW_S, lane: Lane = Lane(0, A), **changes: Any) -> Waiting:  # noqa: B008
     asked = request(request_id, tenant=changes.pop("tenant", ""), body_bytes=changes.pop("body_bytes", 0))
     return Waiting(asked, POLICY, lane, changes.pop("tokens", 100), NOW_S - 1, until_s)
 
@@ -53,7 +53,7 @@ def test_so_many_bytes_of_a_class_wait_and_no_more() -> None:
     assert queue.why_not(0, 401) == "those of class high that wait have 600 bytes already"
     assert queue.why_not(2, 100) is None
     assert queue.why_not(2, 101) is not None
-    queue.pop(Lane(0, A, 0))
+    queue.pop(Lane(0, A))
     assert queue.why_not(0, 1000) is None
 
 
@@ -87,25 +87,57 @@ def test_what_is_not_taken_of_the_expired_still_waits() -> None:
 
 
 def test_a_recount_keeps_place_and_price() -> None:
-    lane = Lane(0, A, 0)
+    lane = Lane(0, A)
     first = waiting("r1", NOW_S + 1, body_bytes=10)
     queue = queue_of(first, waiting("r2"))
     counted = structs.replace(first.request, prompt=TokenCount(7, exact=True))
     queue.recount(counted)
     after = structs.replace(first, request=counted)
     assert queue.get("r1") == queue.head(lane) == after
-    assert queue.tokens_waiting(0) == 200
+    assert queue.tokens_waiting(0, A) == 200
     assert [queue.pop(lane), queue.remove("r2")] == [after, waiting("r2")]
     assert queue.depths()["high"] == (0, 0)
 
 
 def test_lanes_are_those_in_which_somebody_waits() -> None:
-    queue = queue_of(waiting("r1"), waiting("r2", lane=Lane(2, A, 0)), waiting("r3", lane=Lane(2, B, 0)))
-    assert set(queue.lanes()) == {Lane(0, A, 0), Lane(2, A, 0), Lane(2, B, 0)}
-    assert queue.lanes(1) == [Lane(0, A, 0)]
-    assert queue.head(Lane(1, A, 0)) is None
-    queue.pop(Lane(0, A, 0))
+    queue = queue_of(waiting("r1"), waiting("r2", lane=Lane(2, A)), waiting("r3", lane=Lane(2, B)))
+    assert set(queue.lanes()) == {Lane(0, A), Lane(2, A), Lane(2, B)}
+    assert queue.lanes(1) == [Lane(0, A)]
+    assert queue.head(Lane(1, A)) is None
+    queue.pop(Lane(0, A))
     assert queue.lanes(1) == []
+
+
+def test_tokens_count_that_wait_for_the_same_nodes_in_no_lower_class() -> None:
+    queue = queue_of(
+        waiting("r1", tokens=1),
+        waiting("r2", tokens=10, lane=Lane(2, B)),
+        waiting("r3", tokens=100, lane=Lane(2, frozenset("b"))),
+        waiting("r4", tokens=1000, lane=Lane(2, frozenset())),
+    )
+    assert queue.tokens_waiting(1, B) == 1
+    assert queue.tokens_waiting(2, A) == 11
+    assert queue.tokens_waiting(2, B) == 111
+    queue.pop(Lane(2, B))
+    assert queue.tokens_waiting(2, A) == 1
+
+
+def test_lined_up_anew_they_stand_in_the_order_in_which_they_came() -> None:
+    ones = [waiting(f"r{number}", lane=Lane(0, A if number % 2 else B), tenant="ab"[number % 2]) for number in range(6)]
+    queue = queue_of(*ones)
+    queue.pop(Lane(0, B))
+    queue.line_up_anew(lambda one: Lane(one.lane.rank, B))
+    assert queue.lanes() == [Lane(0, B)]
+    assert ids(queue.pop(Lane(0, B)) for _ in range(5)) == ["r1", "r2", "r3", "r4", "r5"]
+    assert len(queue) == 0
+    assert queue.lanes() == []
+
+
+def test_where_none_has_another_lane_nobodys_share_is_forgotten() -> None:
+    queue = queue_of(*(waiting(f"a{number}", tenant="a") for number in range(4)), waiting("b", tenant="b", tokens=150))
+    queue.pop(Lane(0, A))
+    queue.line_up_anew(lambda one: one.lane)
+    assert ids(queue.pop(Lane(0, A)) for _ in range(2)) == ["b", "a1"]
 
 
 def test_a_thousand_clients_that_give_up_leave_nothing() -> None:
@@ -121,8 +153,19 @@ def test_a_thousand_clients_that_give_up_leave_nothing() -> None:
     assert set(queue.depths().values()) == {(0, 0)}
 
 
+def test_who_overtakes_stands_before_others_of_its_lane() -> None:
+    queue = queue_of(waiting("r1", tenant="a"))
+    assert not queue.overtakes("r1"), "there are no others"
+    for tenant, tokens, overtakes in [("a", 1, False), ("b", 100, False), ("c", 99, True)]:
+        queue.offer(waiting(f"r-{tenant}", tenant=tenant, tokens=tokens))
+        assert queue.overtakes(f"r-{tenant}") == overtakes
+    queue.offer(waiting("r5", lane=Lane(2, A)))
+    assert not queue.overtakes("r5")
+    assert not queue.overtakes("nobody")
+
+
 def test_clear_lets_all_go() -> None:
-    queue = queue_of(waiting("r1"), waiting("r2", lane=Lane(2, A, 0)))
+    queue = queue_of(waiting("r1"), waiting("r2", lane=Lane(2, A)))
     assert ids(queue.clear()) == ["r1", "r2"]
     assert (len(queue), queue.lanes(), queue.next_deadline_s) == (0, [], None)
 
@@ -144,13 +187,13 @@ class Model(RuleBasedStateMachine):
 
     @rule(
         rank=st.sampled_from([0, 0, 1, 2]),
-        model=st.sampled_from([A, B]),
+        nodes=st.sampled_from([A, B]),
         body_bytes=st.sampled_from([0, 40, 100, 400]),
         tenant=st.sampled_from("xyz"),
         tokens=st.integers(1, 50),
         for_s=st.sampled_from([0.5, 1.0, 5.0]),
     )
-    def offer(self, rank: int, model: str, body_bytes: int, tenant: str, tokens: int, for_s: float) -> None:
+    def offer(self, rank: int, nodes: frozenset[str], body_bytes: int, tenant: str, tokens: int, for_s: float) -> None:
         limits = list(CLASSES.values())[rank]
         requests, held_bytes = self.held(rank)
         may = (
@@ -162,7 +205,7 @@ class Model(RuleBasedStateMachine):
         if may:
             self.number += 1
             asked = request(f"r{self.number}", tenant=tenant, body_bytes=body_bytes)
-            one = Waiting(asked, POLICY, Lane(rank, model, 0), tokens, self.now_s, self.now_s + for_s)
+            one = Waiting(asked, POLICY, Lane(rank, nodes), tokens, self.now_s, self.now_s + for_s)
             self.queue.offer(one)
             self.ones[asked.request_id] = one
 
@@ -193,6 +236,13 @@ class Model(RuleBasedStateMachine):
         self.queue.recount(counted)
         self.ones[counted.request_id] = structs.replace(one, request=counted)
 
+    @precondition(lambda self: self.ones)
+    @rule(nodes=st.sampled_from([A, B]))
+    def line_up_anew(self, nodes: frozenset[str]) -> None:
+        self.queue.line_up_anew(lambda one: Lane(one.lane.rank, nodes))
+        for request_id, one in self.ones.items():
+            self.ones[request_id] = structs.replace(one, lane=Lane(one.lane.rank, nodes))
+
     @rule(passed_s=st.sampled_from([0.25, 0.5, 2.0]))
     def expire(self, passed_s: float) -> None:
         self.now_s += passed_s
@@ -221,7 +271,7 @@ class Model(RuleBasedStateMachine):
             assert held_bytes <= limits.queue_bytes_max
             assert set(self.queue.lanes(rank)) == {lane for lane in tokens if lane.rank <= rank}
         assert set(self.queue.lanes()) == set(tokens)
-        assert self.queue.tokens_waiting(2) == sum(tokens.values())
+        assert self.queue.tokens_waiting(2, B) == sum(tokens.values())
         assert len(self.queue._deadlines) <= 2 * len(self.ones) + 64
 
     @invariant()

@@ -90,6 +90,7 @@ def test_giving_up_a_large_item_sets_nobodys_clock_back() -> None:
 def test_another_item_in_its_place_keeps_the_place_and_the_price() -> None:
     queue = queue_of(("a", 5), ("a", 5), ("b", 6))
     queue.replace("a", "a0", "other")
+    assert queue.tokens == 16
     assert [queue.pop(), queue.pop(), queue.pop()] == ["other", "b2", "a1"]
 
 
@@ -100,7 +101,7 @@ def test_what_it_remembers_is_bounded_by_who_waits() -> None:
         queue.remove("a", f"a{number}")
         assert len(queue._heads) <= 2 * len(queue._tenants) + 16
     assert drained(queue) == "b"
-    assert (queue._heads, queue._tenants, queue._clock) == ([], {}, 0.0)
+    assert (queue._heads, queue._tenants, queue._clock, queue.tokens) == ([], {}, 0.0, 0.0)
 
 
 @given(st.data(), st.integers(2, 4), st.lists(st.tuples(st.integers(0, 3), SIZES), max_size=40))
@@ -213,6 +214,7 @@ class Model(RuleBasedStateMachine):
     @invariant()
     def the_same_waits_and_the_same_is_next(self) -> None:
         assert len(self.queue) == sum(map(len, self.waiting.values()))
+        assert self.queue.tokens == sum(tokens for own in self.waiting.values() for _, tokens, _ in own)
         assert len(self.queue._heads) <= 2 * len(self.waiting) + 16
         if self.waiting:
             _, _, tenant = self.next()

@@ -149,6 +149,15 @@ def test_who_waits_for_the_other_by_its_own_name_comes_before_lower_classes_that
     assert one.admitted() == ["small1 to s", "large1 to s", "large2 to s"]
 
 
+def test_who_has_no_other_holds_up_nobody_who_has() -> None:
+    """Both wait for the same node, and only one may go elsewhere."""
+    one = crowd(0, 0)
+    one.waits("plain", model="large")
+    one.waits("falls back", model="large", policy=LARGE)
+    one.node("s", 5, models=models("small"))
+    assert one.admitted() == ["falls back to s"]
+
+
 def test_others_of_whom_nothing_fresh_is_known_serve_by_the_round_robin() -> None:
     one = crowd(0, 0)
     one.now_s += 5

@@ -74,10 +74,11 @@ def state_of(one: Balancer) -> tuple[Any, ...]:
 
 def _queue_of(queue: AdmissionQueue) -> tuple[Any, ...]:
     lanes = {
-        lane: (fair._clock, [_tenant_of(one) for one in fair._tenants.values()]) for lane, fair in queue._lanes.items()
+        lane: (fair._clock, fair.tokens, [_tenant_of(one) for one in fair._tenants.values()])
+        for lane, fair in queue._lanes.items()
     }
     who = [(request_id, one.lane, one.tokens, one.since_s, one.until_s) for request_id, one in queue._waiting.items()]
-    return who, lanes, queue._requests, queue._bytes, queue._tokens, queue.next_deadline_s
+    return who, lanes, queue._requests, queue._bytes, queue.next_deadline_s
 
 
 def _tenant_of(tenant: Any) -> tuple[Any, ...]:
