@@ -28,7 +28,7 @@ from extproc.core.forecast import Forecast, ModelForecast
 from extproc.core.outcome import Answered
 from extproc.core.policy import RoutingPolicy
 from extproc.core.quotas import Quotas
-from extproc.core.refusals import overloaded, rate_limited
+from extproc.core.refusals import rate_limited, turned_away
 from extproc.core.request import InferenceRequest
 from extproc.core.router import FallBack, Known, Verdict
 from extproc.core.settings import BalancerSettings
@@ -106,15 +106,15 @@ class Balancer:
             else:
                 turns.goes()
                 done.append(self._let_go(waiting, found, now_s))
-        retry_after_s: dict[Lane, int | None] = {}
+        refused: dict[Lane, Refused | None] = {}
         for waiting in islice(self._admission.queue.expired(now_s), ADMITTED_AT_ONCE_MAX):
-            if waiting.lane not in retry_after_s:
+            if waiting.lane not in refused:
                 found = self._chooser.find(waiting.request, waiting.policy, turns.standing_of(waiting.lane), now_s)
                 outcome = found.verdict.outcome
-                retry_after_s[waiting.lane] = outcome.retry_after_s if isinstance(outcome, Refused) else None
+                refused[waiting.lane] = outcome if isinstance(outcome, Refused) else None
             why = f"there was no room for it in {now_s - waiting.since_s:.1f} s"
-            done.append(self._turn_away(waiting, why, retry_after_s[waiting.lane], now_s))
-        if len(done) >= ADMITTED_AT_ONCE_MAX or retry_after_s:  # more may go, or those behind whose time was up
+            done.append(self._turn_away(waiting, why, refused[waiting.lane], now_s))
+        if len(done) >= ADMITTED_AT_ONCE_MAX or refused:  # more may go, or those behind whose time was up
             self._may_have_room()
         return done
 
@@ -193,10 +193,6 @@ class Balancer:
         """Nodes that failed requests: until when none goes there; past that time they are on trial."""
         return self._fleet.out_until_s
 
-    def class_named(self, name: str | None) -> str | None:
-        """The class of this name, if there is one."""
-        return name if name in self.settings.classes else None
-
     def decisions(self, limit: int) -> list[Decision]:
         """The latest decisions about inference requests, newest first."""
         return list(islice(reversed(self._decisions), max(0, limit)))
@@ -269,11 +265,11 @@ class Balancer:
             self._quotas.cancel(waiting.request.request_id)
         return self._kept(self._decision(found, waiting.policy, outcome, now_s, waiting.since_s))
 
-    def _turn_away(self, waiting: Waiting, why: str, retry_after_s: int | None, now_s: float) -> Decision:
-        """It waits no longer, and goes nowhere; when it may try again is told if that is known."""
+    def _turn_away(self, waiting: Waiting, why: str, now: Refused | None, now_s: float) -> Decision:
+        """It waits no longer, and goes nowhere. `now` is the refusal of one like it that would come now, if any."""
         request = waiting.request
         self._quotas.cancel(request.request_id)
-        refused = overloaded(request, why, retry_after_s or 0.0, self.settings)
+        refused = turned_away(request, why, now, self.settings)
         found = Found(request, Verdict(refused), Known(), waiting.tokens)
         return self._kept(self._decision(found, waiting.policy, refused, now_s, waiting.since_s))
 

@@ -49,3 +49,10 @@ def overloaded(request: InferenceRequest, why: str, room_in_s: float, settings: 
 def rate_limited(exceeded: Exceeded) -> Refused:
     """Its tenant has used what it may."""
     return Refused(Refusal.RATE_LIMIT_EXCEEDED, exceeded.message, exceeded.retry_after_s, exceeded.headers)
+
+
+def turned_away(request: InferenceRequest, why: str, now: Refused | None, settings: BalancerSettings) -> Refused:
+    """It waited in vain. `now` is the refusal of one like it that would come now, if it were refused at all."""
+    if now is not None and now.refusal is Refusal.NO_READY_NODE:
+        return now
+    return overloaded(request, why, 0.0 if now is None else now.retry_after_s or 0.0, settings)

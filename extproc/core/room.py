@@ -69,7 +69,7 @@ def why_full(node: NodeView, prompt_tokens: int, output_tokens: int, room: Room)
     one, own = node.snapshot, node.own
     if one.requests_waiting is not None:
         waiting = one.requests_waiting + (own.requests_unseen if one.requests_waiting else 0)
-        if waiting >= ceil(room.limits.requests_waiting_max * room.share):
+        if waiting >= ceil(round(room.limits.requests_waiting_max * room.share, 6)):
             return "queue full"
     if room.kv_usage_max is not None:
         usage = kv_usage_expected(node)

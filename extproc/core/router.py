@@ -68,7 +68,7 @@ class Standing(Struct, frozen=True):
     claimed: Container[str] = ()
     """Nodes for which others wait that come before it."""
     tokens_before: float = 0.0
-    """Prompt tokens of those."""
+    """Tokens of those, prompts' and expected answers'."""
 
 
 ALONE = Standing()

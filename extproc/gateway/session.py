@@ -189,8 +189,9 @@ class Session:
         self._body_in_one = headers.body_in_one
         self._state = _State.BODY
         policy = self._policy
-        if policy.priority_header is not None:
-            self._priority = self._balancer.class_named(headers.named.get(policy.priority_header)) or self._priority
+        named = headers.named.get(policy.priority_header or "")
+        if named in self._balancer.settings.classes:
+            self._priority = named
         self._tenant = headers.tenant_claim or headers.named.get(policy.tenant_header or "") or ""
         if not headers.end_of_stream:
             overflow = self._upload.announced(headers.content_length or 0)

@@ -10,6 +10,7 @@ from extproc.core.decision import Chosen, Queued, Refusal, Refused
 from extproc.core.outcome import Answered, Ending
 from extproc.core.policy import RoutingPolicy
 from extproc.core.room import Limits
+from extproc.core.snapshot import NodeState
 from tests.core.fleet import NOW_S, request
 from tests.core.waiters import Crowd
 
@@ -219,3 +220,14 @@ def test_a_node_whose_trial_is_answered_has_room_again() -> None:
     one.balancer.answered(Answered("r1", Ending.SERVED, over=False), one.now_s)
     assert one.rooms == 1
     assert one.admitted() == ["r2 to b"]
+
+
+def test_who_waited_for_nodes_that_load_is_told_that_none_was_ready() -> None:
+    one = Crowd()
+    one.node("a", 0, state=NodeState.LOADING)
+    one.waits("w")
+    one.now_s += 30
+    one.node("a", 0, state=NodeState.LOADING)
+    (decision,) = one.balancer.admit(one.now_s)
+    assert isinstance(decision.outcome, Refused)
+    assert decision.outcome.refusal is Refusal.NO_READY_NODE
