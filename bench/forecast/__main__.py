@@ -9,7 +9,7 @@ Markdown file gets the tables between its marks `<!-- forecast -->` and `<!-- /f
 import sys
 import time
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from bench.forecast.cases import CASES, Case, at_hand, demanded
-from bench.forecast.following import FIRST, FORECAST, followed, told
+from bench.forecast.following import FIRST, KNOWN, NAMES, Played, play, ways
 from bench.forecast.hindsight import needed, windows_of
 from bench.forecast.tables import grid, picture
 from bench.machine import machine
@@ -35,19 +35,22 @@ END: Final = "<!-- /forecast -->"
 
 def measured(case: Case, arrivals: list[Arrival], console: Console, tell: Tell) -> str:
     """Show one case, and what a document gets of it."""
-    windows = windows_of(arrivals)
-    if windows <= FIRST:
-        return f"**{case.name}**: too short"
-    needs = parallel.each(
-        partial(needed, arrivals), range(windows), None, partial(tell, f"{case.name}: minutes in hindsight")
-    )
-    numbers = told(arrivals, needs)
-    fleets = list(dict.fromkeys(map(tuple, numbers.values())))
-    shares = parallel.each(partial(followed, arrivals), fleets, None, partial(tell, f"{case.name}: fleets"))
-    followed_by = dict(zip(fleets, shares, strict=True))
-    title = f"{case.name}: {windows - FIRST} minutes, {len(arrivals) / arrivals[-1].at_s:.1f} requests/s"
-    table = grid(title, numbers, needs[FIRST:], {name: followed_by[tuple(one)] for name, one in numbers.items()})
-    bars = picture(numbers[FORECAST], needs[FIRST:])
+    windows = range(KNOWN, windows_of(arrivals))
+    if len(windows) <= FIRST - KNOWN:
+        return f"**{case.name}: too short**"
+    needs = parallel.each(partial(needed, arrivals), windows, None, partial(tell, f"{case.name}: minutes in hindsight"))
+    runs = 0
+
+    @cache
+    def played(told: tuple[int, ...]) -> Played:
+        nonlocal runs
+        tell(f"{case.name}: fleets", runs, len(NAMES))
+        runs += 1
+        return play(arrivals, max(needs), told)
+
+    found, told_needs = ways(arrivals, needs, played), needs[FIRST - KNOWN :]
+    title = f"{case.name}: {len(told_needs)} minutes, {len(arrivals) / arrivals[-1].at_s:.1f} requests/s"
+    table, bars = grid(title, found, told_needs), picture(found[0].told, told_needs)
     console.print(table.rich())
     console.print(bars, highlight=False)
     return f"{document.unfolded(table)}\n\n```\n{bars}\n```"
@@ -56,7 +59,7 @@ def measured(case: Case, arrivals: list[Arrival], console: Console, tell: Tell) 
 @click.command(help=__doc__)
 @click.option("--traces", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Where traces are.")
 @click.option("--case", "names", multiple=True, type=click.Choice(list(CASES)), help="Only these.")
-@click.option("--minutes", type=click.IntRange(3, 1440), help="Of each case, at most. Default: by case.")
+@click.option("--minutes", type=click.IntRange(12, 1440), help="Of each case, at most. Default: by case.")
 @click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path), help="Put the tables there.")
 def main(traces: Path | None, names: tuple[str, ...], minutes: int | None, markdown: Path | None) -> None:
     """Simulate, and write."""

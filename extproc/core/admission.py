@@ -8,8 +8,7 @@ ones; but models that live on different nodes do not hold up each other.
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from heapq import heapify, heappop, heappush
-from itertools import count
+from heapq import heapify, heappop, heappush, heapreplace
 from math import fsum
 
 from extproc.core.admissionqueue import AdmissionQueue, Lane, Waiting
@@ -38,7 +37,6 @@ class Admission:
         """Of each node's room, what is left for each class by those above it."""
         self.queue = AdmissionQueue(classes)
         self._able = _Able()
-        self._places = count()
 
     def rank(self, request: InferenceRequest) -> int:
         """Its class's place, 0 is the highest."""
@@ -75,7 +73,7 @@ class Admission:
     ) -> None:
         """It waits from now on, as `would_wait` said; it costs its tenant so many tokens, at least 1."""
         lane = self._lane_of(request, policy)
-        self.queue.offer(Waiting(request, policy, lane, tokens, now_s, until_s, next(self._places)))
+        self.queue.offer(Waiting(request, policy, lane, tokens, now_s, until_s))
 
     def recount(self, request: InferenceRequest) -> None:
         """One that waits turned out to have other tokens, which may be too many for some nodes."""
@@ -112,7 +110,7 @@ class Admission:
 
 
 class Turns:
-    """One round over those who wait: by class, in it whose turn is longest ago, and each lane until it is held up."""
+    """One round over those who wait: by class, in it whose tenant had least, and each lane until it is held up."""
 
     def __init__(self, queue: AdmissionQueue, shares: list[float]) -> None:
         self._queue = queue
@@ -123,11 +121,17 @@ class Turns:
 
     def next(self) -> Waiting | None:
         """Whose turn it is; `None`: nobody's. `goes` or `held_up` must follow."""
-        return self._head(self._lanes[0][2]) if self._lanes else None
+        while self._lanes:
+            lane = self._lanes[0][3]
+            entry = self._entry(lane)
+            if entry == self._lanes[0]:
+                return self._head(lane)
+            heapreplace(self._lanes, entry)  # its tenant has had something in another lane meanwhile
+        return None
 
     def standing(self) -> Standing:
         """Where that request stands."""
-        return self.standing_of(self._lanes[0][2])
+        return self.standing_of(self._lanes[0][3])
 
     def standing_of(self, lane: Lane) -> Standing:
         """Where the requests of a lane stand, after those whose turn it was."""
@@ -136,14 +140,14 @@ class Turns:
 
     def goes(self) -> None:
         """It has room: it waits no longer."""
-        _, _, lane = heappop(self._lanes)
+        *_, lane = heappop(self._lanes)
         self._queue.pop(lane)
         if self._queue.head(lane) is not None:
             heappush(self._lanes, self._entry(lane))
 
     def held_up(self) -> None:
         """It has none, so nobody behind it gets what it waits for."""
-        _, _, lane = heappop(self._lanes)
+        *_, lane = heappop(self._lanes)
         self._claimed |= lane.nodes
 
     def _head(self, lane: Lane) -> Waiting:
@@ -151,8 +155,8 @@ class Turns:
         assert head is not None, "lanes are not empty"
         return head
 
-    def _entry(self, lane: Lane) -> tuple[int, int, Lane]:
-        return lane.rank, self._head(lane).place, lane
+    def _entry(self, lane: Lane) -> tuple[int, float, int, Lane]:
+        return lane.rank, *self._queue.turn(lane), lane
 
 
 class _Able:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from extproc.core.admissionsettings import PriorityClass
-from extproc.core.fairqueue import FairQueue
+from extproc.core.fairqueue import FairQueue, Shares
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import InferenceRequest
 
@@ -34,15 +34,13 @@ class Waiting(Struct, frozen=True):
     """What it costs its tenant: its prompt's and those of the expected answer."""
     since_s: float
     until_s: float
-    place: int = 0
-    """Who began to wait earlier has a lower one."""
 
 
 class AdmissionQueue:
     """One queue of all classes, bounded in requests and bytes by each.
 
     Served by class, then fairly between tenants, then first come (`FairQueue`). Requests that other nodes can serve
-    have a lane of their own; `Turns` says when they overtake.
+    have a lane of their own, and a tenant's share is one over all of them; `Turns` says when they overtake.
 
     State: the lanes, when each request's time is up, and what each class holds.
     """
@@ -54,6 +52,8 @@ class AdmissionQueue:
         self._waiting: dict[str, Waiting] = {}
         self._deadlines: list[tuple[float, str]] = []
         """Those of requests that wait, and a few that do not any more."""
+        self._shares = [Shares() for _ in self._classes]
+        """Of tenants, over all lanes of a class."""
         self._requests = [0] * len(self._classes)
         self._bytes = [0] * len(self._classes)
 
@@ -86,12 +86,13 @@ class AdmissionQueue:
         return self._waiting.get(request_id)
 
     def overtakes(self, request_id: str) -> bool:
-        """Whether one that has come now stands before others of its lane: its tenant has had less than theirs."""
+        """Whether one that has come now stands before others of its class: its tenant has had less than theirs."""
         waiting = self._waiting.get(request_id)
-        if waiting is None:
+        if waiting is None or self.head(waiting.lane) is not waiting:
             return False
-        lane = self._lanes[waiting.lane]
-        return len(lane) > 1 and lane.head() is waiting
+        rank, turn = waiting.lane.rank, self.turn(waiting.lane)
+        others = (lane for lane in self._lanes if lane.rank == rank and lane != waiting.lane)
+        return len(self._lanes[waiting.lane]) > 1 or any(self.turn(lane) > turn for lane in others)
 
     def recount(self, request: InferenceRequest) -> None:
         """One that waits turned out to have other tokens. It keeps its place, and its price."""
@@ -108,6 +109,7 @@ class AdmissionQueue:
         lanes = {request_id: lane_of(one) for request_id, one in self._waiting.items()}
         if any(one.lane != lanes[request_id] for request_id, one in self._waiting.items()):
             self._lanes.clear()
+            self._shares = [Shares() for _ in self._classes]
             for request_id, lane in lanes.items():
                 waiting = self._waiting[request_id] = replace(self._waiting[request_id], lane=lane)
                 self._line_up(waiting)
@@ -116,6 +118,10 @@ class AdmissionQueue:
         """Who is next in the lane."""
         queue = self._lanes.get(lane)
         return None if queue is None else queue.head()
+
+    def turn(self, lane: Lane) -> tuple[float, int]:
+        """Of the next one in a lane where somebody waits: among those of one class the least comes first."""
+        return self._lanes[lane].turn
 
     def pop(self, lane: Lane) -> Waiting:
         """The same, who goes now."""
@@ -168,7 +174,7 @@ class AdmissionQueue:
     def _line_up(self, waiting: Waiting) -> None:
         lane = self._lanes.get(waiting.lane)
         if lane is None:
-            lane = self._lanes[waiting.lane] = FairQueue()
+            lane = self._lanes[waiting.lane] = FairQueue(self._shares[waiting.lane.rank])
         lane.push(waiting.request.tenant, waiting.request.request_id, waiting, waiting.tokens)
 
     def _gone(self, waiting: Waiting) -> None:

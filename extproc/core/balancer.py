@@ -20,12 +20,12 @@ from extproc.core.admission import WAITABLE, Admission
 from extproc.core.admissionqueue import Lane, Waiting
 from extproc.core.chooser import Chooser, Found
 from extproc.core.decided import Turn, decision_of, serve, uninspected
-from extproc.core.decision import Chosen, Decision, Outcome, Queued, Refused, Unknown
+from extproc.core.decision import Chosen, Decision, Outcome, Queued, Refused
 from extproc.core.fallback import SmoothWeightedRoundRobin
-from extproc.core.filters import serving
+from extproc.core.filters import is_listed
 from extproc.core.fleetstate import FleetState
 from extproc.core.forecast import Forecast, ModelForecast
-from extproc.core.outcome import Answered
+from extproc.core.outcome import Answered, Ending
 from extproc.core.policy import RoutingPolicy
 from extproc.core.quotas import Quotas
 from extproc.core.refusals import rate_limited, turned_away
@@ -73,15 +73,15 @@ class Balancer:
     def route(self, request: InferenceRequest, policy: RoutingPolicy, now_s: float) -> Decision:
         """Choose a node for an inference request and count the request there, or let it wait. Raises for no input."""
         found = self._found(request, policy, now_s)
-        outcome = self._outcome(found, self._round_robin.pick, now_s)
-        self._expect_more(found, outcome, now_s)
+        outcome = self._outcome(request, found, self._round_robin.pick, now_s)
+        self._expect_more(request, found, outcome, now_s)
         match outcome:
             case Chosen(node_id=node_id):
                 self._take(found, policy, node_id, now_s)
-                self._use(found, now_s)
+                self._use(request, found, now_s)
             case Queued(until_s=until_s):
                 self._admission.wait(request, policy, found.tokens, until_s, now_s)
-                self._use(found, now_s)
+                self._use(request, found, now_s)
         if isinstance(outcome, Chosen) or self._admission.queue.overtakes(request.request_id):
             self._may_have_room()  # it has taken a turn, or begun a prompt that is theirs too, or stands before them
         return self._kept(self._decision(found, policy, outcome, now_s))
@@ -89,7 +89,7 @@ class Balancer:
     def would_route(self, request: InferenceRequest, policy: RoutingPolicy, now_s: float) -> Decision:
         """What `route` would decide now. Nothing is counted."""
         found = self._found(request, policy, now_s)
-        return self._decision(found, policy, self._outcome(found, self._round_robin.peek, now_s), now_s)
+        return self._decision(found, policy, self._outcome(request, found, self._round_robin.peek, now_s), now_s)
 
     def admit(self, now_s: float) -> list[Decision]:
         """Let those go who have room now, and refuse those whose time is up: their decisions, a bounded number.
@@ -162,7 +162,8 @@ class Balancer:
         if answered.model is not None and answered.output_tokens is not None:
             self._forecast.answered(answered.model, answered.output_tokens, now_s)
         if answered.over:
-            self._quotas.close(answered.request_id, answered.used_tokens, now_s)
+            nothing = 0 if answered.ending is Ending.UNREACHABLE else None  # nobody computed it
+            self._quotas.close(answered.request_id, answered.used_tokens or nothing, now_s)
             self.finish(answered.request_id, now_s)
         else:
             self._may_have_room()  # its node may be in again
@@ -199,8 +200,7 @@ class Balancer:
 
     def forecasts(self, now_s: float) -> tuple[ModelForecast, ...]:
         """What is to come of each model, and how many nodes that takes. Nodes that are left out are none."""
-        nodes = [view for view in self.views() if view.snapshot.node_id not in self.out_until_s]
-        return self._forecast.of(nodes, now_s)
+        return self._forecast.of([one for one in self.views() if one.snapshot.node_id not in self.out_until_s], now_s)
 
     @property
     def requests_open(self) -> int:
@@ -220,16 +220,15 @@ class Balancer:
     def _found(self, request: InferenceRequest, policy: RoutingPolicy, now_s: float) -> Found:
         return self._chooser.find(request, policy, self._admission.standing(request), now_s)
 
-    def _outcome(self, found: Found, whose_turn: Turn, now_s: float) -> Outcome:
+    def _outcome(self, request: InferenceRequest, found: Found, whose_turn: Turn, now_s: float) -> Outcome:
         """What is said to a request that has come now. Only who goes takes a turn."""
-        request = found.request
         outcome: Outcome | FallBack = found.verdict.outcome
         if isinstance(outcome, Refused):
             outcome = self._chooser.settled(outcome, now_s)
         if isinstance(outcome, Refused):
             outcome = self._admission.would_wait(request, outcome, now_s)
         if isinstance(outcome, Chosen | FallBack | Queued):
-            exceeded = self._quotas.check(request.tenant, request.model, found.tokens, now_s)
+            exceeded = self._quotas.check(request.tenant, request.model, found.allowed_tokens, now_s)
             if exceeded is not None:
                 return rate_limited(exceeded)
         return outcome if isinstance(outcome, Queued) else serve(outcome, whose_turn)
@@ -239,18 +238,20 @@ class Balancer:
         self._chooser.took_turn(policy, found.request.model)
         self._fleet.take(found.request, node_id, found.known.cached_blocks.get(node_id, 0), now_s)
 
-    def _expect_more(self, found: Found, outcome: Outcome, now_s: float) -> None:
-        """The forecast counts what is asked for, whatever becomes of it; but no models that nobody serves."""
-        request = found.request
-        if not isinstance(outcome, Unknown) and serving(self.views(), request.model):
+    def _expect_more(self, request: InferenceRequest, found: Found, outcome: Outcome, now_s: float) -> None:
+        """The forecast counts what is asked for of models that nodes list, and that could be served if there were more.
+
+        It counts for the model that was asked for: that is what there is too little of where another one serves.
+        """
+        wanted = isinstance(outcome, Chosen | Queued) or (isinstance(outcome, Refused) and outcome.refusal in WAITABLE)
+        if wanted and is_listed(self.views(), request.model):
             tokens = request.prompt.tokens
             uncached = tokens if found.verdict.uncached_tokens is None else found.verdict.uncached_tokens
             self._forecast.arrived(request.model, uncached, now_s, prompt_tokens=tokens, sequences=request.sequences)
 
-    def _use(self, found: Found, now_s: float) -> None:
-        """The request's tokens count for its tenant's quota from now on."""
-        request = found.request
-        self._quotas.take(request.request_id, request.tenant, request.model, found.tokens, now_s)
+    def _use(self, request: InferenceRequest, found: Found, now_s: float) -> None:
+        """What it may use counts for its tenant's quota of the model that was asked for, whichever serves it."""
+        self._quotas.take(request.request_id, request.tenant, request.model, found.allowed_tokens, now_s)
 
     def _end_lost(self, now_s: float) -> None:
         for request_id in self._fleet.ledger.take_lost():
@@ -270,7 +271,7 @@ class Balancer:
         request = waiting.request
         self._quotas.cancel(request.request_id)
         refused = turned_away(request, why, now, self.settings)
-        found = Found(request, Verdict(refused), Known(), waiting.tokens)
+        found = Found(request, Verdict(refused), Known(), waiting.tokens, waiting.tokens)
         return self._kept(self._decision(found, waiting.policy, refused, now_s, waiting.since_s))
 
     def _decision(

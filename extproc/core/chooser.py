@@ -8,6 +8,7 @@ from extproc.core.fleetstate import FleetState
 from extproc.core.phase import expected_output_tokens
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import InferenceRequest
+from extproc.core.room import may_hold
 from extproc.core.router import FallBack, Known, Standing, Verdict, decide, fall_back
 from extproc.core.settings import BalancerSettings
 
@@ -23,7 +24,9 @@ class Found(Struct, frozen=True):
     verdict: Verdict
     known: Known
     tokens: int
-    """Of its prompt and of the answer that is expected, at least 1."""
+    """Of its prompt and of the answers that are expected, at least 1."""
+    allowed_tokens: int
+    """The same with the answers as long as the client allows, where it says so."""
 
 
 class Chooser:
@@ -45,7 +48,15 @@ class Chooser:
         if fallback is None or not isinstance(outcome, Refused) or outcome.refusal is not Refusal.OVERLOADED:
             return found
         other = self._find(request.for_model(fallback), policy, standing, now_s)
-        return other if isinstance(other.verdict.outcome, Chosen | FallBack) else found
+        return other if self._holds(other) else found
+
+    def _holds(self, found: Found) -> bool:
+        """Whether it goes somewhere, as far as is known where it is not too long: it was counted for another model."""
+        outcome = found.verdict.outcome
+        if isinstance(outcome, Chosen):
+            view = self._fleet.table.get(outcome.node_id)
+            return view is not None and may_hold(view, found.request)
+        return isinstance(outcome, FallBack)
 
     def find_uninspected(self, now_s: float) -> Chosen | Refused | Unknown | FallBack:
         """Where what is no inference request can go now."""
@@ -90,7 +101,7 @@ class Chooser:
             verdict = Verdict(self._too_early())
         else:
             verdict = decide(request, self._fleet.views(), policy, self._settings, known, now_s, standing)
-        return Found(request, verdict, known, tokens_of(request, known))
+        return Found(request, verdict, known, tokens_of(request, known), allowed_tokens_of(request, known))
 
     def _too_early(self) -> Unknown:
         if not self._fleet.views():
@@ -101,3 +112,10 @@ class Chooser:
 def tokens_of(request: InferenceRequest, known: Known) -> int:
     """What it costs its tenant: its prompt's and those of the answers that are expected, at least 1."""
     return max(1, request.prompt.tokens + expected_output_tokens(request, known.output_tokens) * request.sequences)
+
+
+def allowed_tokens_of(request: InferenceRequest, known: Known) -> int:
+    """What it may cost, as a quota counts: the answers as long as the client allows, else as they are expected."""
+    if request.output_tokens_max is None:
+        return tokens_of(request, known)
+    return max(1, request.prompt.tokens + request.output_tokens_max * request.sequences)

@@ -19,6 +19,11 @@ def serving(nodes: Iterable[NodeView], model: str) -> list[NodeView]:
     return [node for node in nodes if node.context_lengths is None or model in node.context_lengths]
 
 
+def is_listed(nodes: Iterable[NodeView], model: str) -> bool:
+    """Whether a node says that it serves the model."""
+    return any(node.context_lengths is not None and model in node.context_lengths for node in nodes)
+
+
 def context_length_tokens(node: NodeView, model: str) -> int | None:
     """The node's context length for the model; `None` if not known."""
     return None if node.context_lengths is None else node.context_lengths.get(model)
@@ -50,17 +55,16 @@ def ready(nodes: Iterable[NodeView], now_s: float, limits: NodeLimits) -> list[N
 
 
 def perhaps_ready(nodes: Iterable[NodeView], now_s: float, limits: NodeLimits) -> list[NodeView]:
-    """Members that the fallback may use: their snapshot is stale and said ready, or is too old to say anything."""
-    members = []
-    for node in nodes:
-        match freshness(now_s - node.sampled_at_s, limits):
-            case Freshness.STALE if node.snapshot.state is NodeState.READY:
-                members.append(node)
-            case Freshness.UNKNOWN:
-                members.append(node)
-            case _:
-                pass
-    return members
+    """Members that the fallback may use: their last word was that they are ready, however long ago.
+
+    Who fell silent while it was loading is not known to have come up, and who was draining has gone.
+    """
+    return [
+        node
+        for node in nodes
+        if node.snapshot.state is NodeState.READY
+        and freshness(now_s - node.sampled_at_s, limits) is not Freshness.FRESH
+    ]
 
 
 def not_out(nodes: Sequence[NodeView], out_until_s: Mapping[str, float], now_s: float) -> Sequence[NodeView]:

@@ -197,15 +197,17 @@ class ExternalProcessor:
         event = codec.event_of(message, stream.wanted)
         began_s = time.perf_counter()
         action = session.receive(event, self._clock())
+        prompt: CountedPrompt | None = None
         if isinstance(action, CountTokens):
             counted = self._counter.count(action.model, action.prompt, action.body_bytes, session.recount)
             prompt = counted if isinstance(counted, CountedPrompt) else await counted
             began_s = time.perf_counter()
             action = session.receive(TokensCounted(prompt), self._clock())
         if isinstance(action, Wait):
-            # Else Envoy would take us for dead, long before the request's time is up.
-            await stream.context.write(codec.hold(action.until_s - self._clock()))
-            decision = await self._waiting.decision(session.request_id)
+            # Envoy would take us for dead, long before the request's time is up.
+            patience = stream.context.write(codec.hold(action.until_s - self._clock()))
+            del event, prompt  # they hold the body
+            decision = await self._waiting.decision(session.request_id, patience)
             began_s = time.perf_counter()
             action = session.receive(Admitted(decision), self._clock())
         return action, began_s

@@ -251,6 +251,7 @@ class Session:
     def _decide(self, decision: Decision) -> Action:
         if isinstance(decision.outcome, Queued):
             self._state = _State.WAITING
+            self._parsed = None  # it may wait for long, and texts are as large as the body
             return Wait(decision.outcome.until_s)
         self.decision = decision
         if self._routed is not None:

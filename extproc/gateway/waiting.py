@@ -8,7 +8,7 @@ would idle while requests wait. A timer stands for the first who runs out of tim
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from extproc.core.balancer import Balancer
@@ -36,9 +36,10 @@ class WaitingRequests:
     def __len__(self) -> int:
         return len(self._decisions)
 
-    async def decision(self, request_id: str) -> Decision:
-        """The end of its waiting. Raises where looking failed, for an error of ours.
+    async def decision(self, request_id: str, first: Awaitable[object] | None = None) -> Decision:
+        """The end of its waiting. Raises where looking failed, for an error of ours, and what `first` raises.
 
+        It waits from the moment of the call, though `first` is awaited before: what is decided meanwhile is not lost.
         Who gives up waiting must finish the request with the balancer.
         """
         loop = asyncio.get_running_loop()
@@ -48,6 +49,8 @@ class WaitingRequests:
             loop.call_soon(self.drain)
         self._set_timer()
         try:
+            if first is not None:
+                await first
             return await future
         finally:
             del self._decisions[request_id]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from extproc.core.admission import WAITABLE
 from extproc.core.admissionqueue import Waiting
 from extproc.core.balancer import Balancer
-from extproc.core.chooser import Found, tokens_of
+from extproc.core.chooser import Found, allowed_tokens_of, tokens_of
 from extproc.core.decided import serve
 from extproc.core.decision import Decision, Outcome, Queued, Refused, Unknown
 from extproc.core.policy import RoutingPolicy
@@ -65,9 +65,9 @@ class Follower(Balancer):
             if recorded is not None and recorded.queued is not None:
                 tokens, until_s = tokens_of(sent, known), recorded.queued.until_s
                 self._led_admission.waited(request, policy, tokens, until_s, now_s)
-                self._quotas.take(request.request_id, request.tenant, request.model, tokens, now_s)
-            elif recorded is not None and self._goes(sent, policy, known, recorded, now_s):
-                self._quotas.take(sent.request_id, sent.tenant, sent.model, tokens_of(sent, known), now_s)
+            if recorded is not None and (recorded.queued or self._goes(sent, policy, known, recorded, now_s)):
+                allowed = allowed_tokens_of(sent, known)
+                self._quotas.take(request.request_id, request.tenant, request.model, allowed, now_s)
         self._decisions.append(decision)
         return decision
 
@@ -156,7 +156,7 @@ class Follower(Balancer):
             decision = self._own.get(one.request.request_id)
             if decision is None and not raised:
                 still = Queued("there is no room for it yet, or it is not its turn", one.until_s)
-                found = Found(one.request, Verdict(Unknown("")), Known(), one.tokens)
+                found = Found(one.request, Verdict(Unknown("")), Known(), one.tokens, one.tokens)
                 decision = self._decision(found, one.policy, still, now_s, one.since_s)
             if decision is not None:
                 self._decisions.append(decision)
@@ -178,7 +178,8 @@ class Follower(Balancer):
         chosen = recorded.chosen
         if chosen is None or self._fleet.table.get(chosen.node_id) is None:
             return False
-        super()._take(Found(request, Verdict(chosen), known, tokens_of(request, known)), policy, chosen.node_id, now_s)
+        found = Found(request, Verdict(chosen), known, tokens_of(request, known), allowed_tokens_of(request, known))
+        super()._take(found, policy, chosen.node_id, now_s)
         return True
 
     @contextmanager

@@ -76,8 +76,7 @@ class LedTurns(Turns):
     def next(self) -> Waiting | None:
         """See `Turns`."""
         leaving = self._lead.leaving
-        while self._lanes and leaving:
-            one = self._head(self._lanes[0][2])
+        while leaving and (one := super().next()) is not None:
             request_id = one.request.request_id
             if leaving.is_next(request_id) or request_id in leaving.turned_away:
                 self._lead.ask(one, self.standing())
@@ -94,7 +93,7 @@ class LedTurns(Turns):
         self._as_recorded()
 
     def _as_recorded(self) -> None:
-        leaving, one = self._lead.leaving, self._head(self._lanes[0][2])
+        leaving, one = self._lead.leaving, self._head(self._lanes[0][3])
         if leaving.is_next(one.request.request_id):
             leaving.went.popleft()
             super().goes()

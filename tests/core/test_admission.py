@@ -176,7 +176,20 @@ def test_between_tenants_tokens_are_shared_then_first_come() -> None:
     for number in range(4):
         one.waits(f"small{number}", tenant="small", tokens=244)  # 500
     one.node("a", 6)
-    assert order(one.admitted()) == ["small0", "big0", "small1", "small2", "big1", "small3"]
+    assert order(one.admitted()) == ["big0", "small0", "small1", "big1", "small2", "small3"]
+
+
+def test_a_tenants_share_is_one_over_prompts_that_fit_here_and_prompts_that_fit_there() -> None:
+    """Long prompts fit one of the nodes only, so they stand in a lane of their own; that must not give them its room."""
+    one = Crowd()
+    one.node("short", 0, models=models(length_tokens=4096))
+    one.node("long", 0, models=models(length_tokens=8192))
+    for number in range(6):
+        one.waits(f"flood{number}", tokens=5000, tenant="they")
+    one.now_s += 1
+    one.waits("mine0", "mine1", "mine2", "mine3", tokens=4000, tenant="me")
+    one.node("long", 6, models=models(length_tokens=8192))
+    assert order(one.admitted()) == ["flood0", "mine0", "mine1", "flood1", "mine2", "flood2"]
 
 
 def test_adapters_on_the_same_nodes_are_shared_fairly_too() -> None:

@@ -177,7 +177,6 @@ def test_nobody_is_told_of_room_while_nobody_waits() -> None:
         lambda one: one.balancer.answered(Answered("sent", Ending.SERVED), one.now_s),
         lambda one: one.balancer.recount(request("waits1", 50)),
         lambda one: one.balancer.tick(one.now_s),
-        lambda one: one.comes("waits3", tokens=10, tenant="another"),
         lambda one: one.comes("passes", "high", policy=RoutingPolicy(limits=Limits(requests_waiting_max=999))),
     ],
 )
@@ -193,10 +192,13 @@ def test_whatever_changes_while_somebody_waits_may_make_room(change: Any) -> Non
 
 
 def test_who_comes_and_stands_before_those_who_wait_may_go_at_once() -> None:
-    """Its tenant has less due than the one whose turn it was, and its prompt fits: nothing else need happen."""
+    """Its tenant has had less than the one whose turn it was, and its prompt fits: nothing else need happen."""
     one = Crowd()
-    one.node("a", 50, kv_blocks_available=10)
+    one.node("a", 0)
+    one.waits("first", tokens=16, policy=ONE_PLACE, tenant="b", output_tokens_max=1)
     one.waits("long", tokens=1600, policy=ONE_PLACE, tenant="b", output_tokens_max=1)
+    one.node("a", 50, kv_blocks_available=10)
+    assert one.admitted() == ["first to a"]
     one.rooms = 0
     one.waits("short", tokens=16, policy=ONE_PLACE, tenant="a", output_tokens_max=1)
     assert one.rooms == 1

@@ -71,7 +71,7 @@ def test_who_waits_for_what_is_left_after_a_node_has_gone_shares_it() -> None:
     one.waits("short1", "short2", tenant="me")
     one.leaves("short")
     one.node("long", 3, models=models(length_tokens=8192))
-    assert order(one.admitted()) == ["short1", "short2", "long1"]
+    assert order(one.admitted()) == ["long1", "short1", "short2"]
 
 
 def test_who_waits_while_its_nodes_load_or_drain_goes_when_one_is_ready() -> None:

@@ -153,14 +153,21 @@ def test_a_thousand_clients_that_give_up_leave_nothing() -> None:
     assert set(queue.depths().values()) == {(0, 0)}
 
 
-def test_who_overtakes_stands_before_others_of_its_lane() -> None:
+def test_who_overtakes_stands_before_others_of_its_class() -> None:
     queue = queue_of(waiting("r1", tenant="a"))
     assert not queue.overtakes("r1"), "there are no others"
-    for tenant, tokens, overtakes in [("a", 1, False), ("b", 100, False), ("c", 99, True)]:
-        queue.offer(waiting(f"r-{tenant}", tenant=tenant, tokens=tokens))
-        assert queue.overtakes(f"r-{tenant}") == overtakes
-    queue.offer(waiting("r5", lane=Lane(2, A)))
-    assert not queue.overtakes("r5")
+    queue.offer(waiting("r2", tenant="a"))
+    assert not queue.overtakes("r2")
+    queue.pop(waiting("r2").lane)
+    other = Lane(waiting("r2").lane.rank, frozenset("z"))
+    for name, tenant, lane, overtakes in [
+        ("r3", "a", other, False),  # its own came before
+        ("r4", "b", other, True),  # a has had something
+        ("r5", "c", waiting("r2").lane, True),  # behind b, but before a
+        ("r6", "d", Lane(2, A), False),
+    ]:
+        queue.offer(waiting(name, tenant=tenant, lane=lane))
+        assert queue.overtakes(name) == overtakes, name
     assert not queue.overtakes("nobody")
 
 

@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 
 from extproc.core.admissionsettings import PriorityClass, Quota
+from extproc.core.aliases import Frozen
 from extproc.core.balancer import Balancer
 from extproc.core.decision import Chosen, Decision, Queued, Refusal, Refused
 from extproc.core.outcome import Answered, Ending
 from extproc.core.policy import RoutingPolicy
 from extproc.core.settings import BalancerSettings, ExpectedRates, NodeLimits
-from extproc.core.snapshot import NodeReported
+from extproc.core.snapshot import NodeReported, ServedModel
 from tests.core.fleet import NOW_S, request, snapshot
 
 OUTPUT_TOKENS = 100
@@ -147,3 +148,43 @@ def test_who_is_refused_for_its_quota_takes_no_turn_of_the_round_robin() -> None
     before = served("r1")
     assert is_over_quota(ask(balancer, "r2", late_s))
     assert served("r3") != before
+
+
+def test_answers_count_as_long_as_the_client_allows_where_it_says_so() -> None:
+    balancer = fleet(Quota(concurrent_tokens=10 + 500))
+    assert is_over_quota(ask(balancer, "r1", output_tokens_max=501))
+    assert isinstance(ask(balancer, "r2", output_tokens_max=500).outcome, Chosen)
+
+
+def test_a_node_that_was_not_there_costs_nothing() -> None:
+    balancer = fleet(Quota(tokens_per_minute=TOKENS))
+    for name in ("r1", "r2"):
+        assert isinstance(ask(balancer, name).outcome, Chosen)
+        balancer.answered(Answered(name, Ending.UNREACHABLE), NOW_S)
+    balancer.observe(NodeReported(snapshot("a", sequence=2)), NOW_S)
+
+
+def needed(balancer: Balancer, model: str) -> tuple[float, int]:
+    (found,) = [one for one in balancer.forecasts(NOW_S + 100) if one.model == model]
+    return found.requests_per_s, found.nodes_needed
+
+
+def test_what_cannot_be_served_with_more_nodes_either_is_not_forecast() -> None:
+    balancer = fleet(Quota(tenant="poor", tokens_per_minute=1))
+    for number in range(300):
+        now_s = NOW_S + number / 3
+        balancer.route(request(f"long{number}", tokens=9000), POLICY, now_s)
+        balancer.route(request(f"poor{number}", tokens=10, tenant="poor"), POLICY, now_s)
+        balancer.route(request(f"nobody{number}", model=f"name-{number}"), POLICY, now_s)
+    assert needed(balancer, "llama") == (0.0, 1)
+
+
+def test_what_another_model_serves_is_forecast_for_the_one_that_was_asked_for() -> None:
+    balancer = fleet(requests_waiting=100)
+    balancer.observe(NodeReported(snapshot("s", models=(ServedModel("small"),))), NOW_S)
+    policy = RoutingPolicy(fallback_models=Frozen({"llama": "small"}))
+    for number in range(50):
+        decision = balancer.route(request(f"r{number}", tokens=10), policy, NOW_S + 50 + number)
+        assert decision.model == "small"
+    assert needed(balancer, "llama")[0] > 0
+    assert needed(balancer, "small")[0] == 0

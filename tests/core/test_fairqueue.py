@@ -1,4 +1,4 @@
-"""Deficit round robin, against one that looks at everything each time."""
+"""Equal shares of tokens, against a queue that looks at everything each time."""
 
 from collections import defaultdict
 from typing import Any
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from extproc.core.fairqueue import FairQueue
+from extproc.core.fairqueue import FairQueue, Shares
 
 SIZES = st.integers(1, 20)
 
@@ -36,9 +36,9 @@ def test_a_tenants_own_come_in_their_order_whatever_they_cost() -> None:
     [
         ("a1 a1 a1 b1 b1", "ababa"),
         ("a1 b1 c1 a1 b1 c1", "abcabc"),
-        ("a4 a4 b1 b1 b1 b1 b1 b1", "bbbabbba"),  # dues: a 4, 8; b 1 … 6; at 4 a came first
-        ("a2 a2 b3 b3 c6", "ababc"),  # dues: a 2, 4; b 3, 6; c 6: the same as b's, which came before
-        ("a1 b9 a1 a1 a1", "aaaab"),
+        ("a4 a4 b1 b1 b1 b1 b1 b1", "abbbbabb"),  # starts: a 0, 4; b 0 … 5; at 4 a came first
+        ("a2 a2 b3 b3 c6", "abcab"),  # starts: a 0, 2; b 0, 3; c 0
+        ("a1 b9 a1 a1 a1", "abaaa"),
     ],
 )
 def test_tokens_are_shared_by_hand(items: str, order: str) -> None:
@@ -46,8 +46,8 @@ def test_tokens_are_shared_by_hand(items: str, order: str) -> None:
     assert drained(made) == order
 
 
-def test_what_is_due_at_the_same_time_goes_in_the_order_in_which_it_came() -> None:
-    assert drained(queue_of(("b", 2), ("a", 1), ("c", 2), ("a", 1))) == "abca"
+def test_of_tenants_who_had_the_same_goes_who_came_first() -> None:
+    assert drained(queue_of(("b", 2), ("a", 1), ("c", 2), ("a", 1))) == "baca"
 
 
 def test_a_tenant_who_comes_back_gains_nothing() -> None:
@@ -56,7 +56,7 @@ def test_a_tenant_who_comes_back_gains_nothing() -> None:
     assert "".join(queue.pop()[0] for _ in range(6)) == "abaaaa"
     for number in range(3):
         queue.push("b", f"new{number}", "b", 10)
-    assert drained(queue) == "ababab"
+    assert drained(queue) == "bababa"
 
 
 def test_a_tenant_who_leaves_at_once_after_each_turn_gains_nothing_either() -> None:
@@ -75,16 +75,32 @@ def test_who_is_gone_before_its_turn_is_not_paid_for() -> None:
     assert drained(queue) == "ab"
 
 
-def test_giving_up_a_large_item_sets_nobodys_clock_back() -> None:
+def test_shares_are_one_over_all_queues_that_have_them_in_common() -> None:
+    shares = Shares()
+    one, other = FairQueue[str](shares), FairQueue[str](shares)
+    for number in range(4):
+        one.push("a", f"a{number}", f"a{number}", 10)
+    other.push("a", "a9", "a9", 10)
+    other.push("b", "b", "b", 10)
+    assert other.head() == "a9", "it came before b"
+    assert [one.pop(), one.pop()] == ["a0", "a1"]
+    assert other.head() == "b", "it has had nothing, and a has"
+    assert (one.turn, other.turn) == ((20.0, 2), (0.0, 5))
+
+
+def test_who_was_held_up_in_another_queue_sets_nobodys_clock_back() -> None:
     """Else whoever comes then would go before those who have waited through all the time that it waited."""
-    queue = queue_of(("a", 1000), ("a", 10), *[("b", 10)] * 40)
+    shares = Shares()
+    one, other = FairQueue[str](shares), FairQueue[str](shares)
+    one.push("a", "a0", "a0", 10)
+    for number in range(40):
+        other.push("b", f"b{number}", f"b{number}", 10)
     for _ in range(30):
-        queue.pop()
-    queue.remove("a", "a0")
-    assert queue.pop() == "a1", "it has had nothing so far"
+        other.pop()
+    assert one.pop() == "a0"
     for number in range(5):
-        queue.push("c", f"c{number}", "c", 10)
-    assert "".join(queue.pop()[0] for _ in range(8)) == "bcbcbcbc"
+        other.push("c", f"c{number}", f"c{number}", 10)
+    assert "".join(other.pop()[0] for _ in range(8)) == "cbcbcbcb"
 
 
 def test_another_item_in_its_place_keeps_the_place_and_the_price() -> None:
@@ -101,7 +117,7 @@ def test_what_it_remembers_is_bounded_by_who_waits() -> None:
         queue.remove("a", f"a{number}")
         assert len(queue._heads) <= 2 * len(queue._tenants) + 16
     assert drained(queue) == "b"
-    assert (queue._heads, queue._tenants, queue._clock, queue.tokens) == ([], {}, 0.0, 0.0)
+    assert (queue._heads, queue._tenants, queue._shares._clock, queue.tokens) == ([], {}, 0.0, 0.0)
 
 
 @given(st.data(), st.integers(2, 4), st.lists(st.tuples(st.integers(0, 3), SIZES), max_size=40))
@@ -166,7 +182,7 @@ def test_whoever_waits_goes_before_others_have_had_much_more_than_it_costs(
 
 
 class Model(RuleBasedStateMachine):
-    """The same, but every due is looked at each time."""
+    """The same, but every start is looked at each time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,7 +193,7 @@ class Model(RuleBasedStateMachine):
         self.number = 0
 
     def next(self) -> tuple[int, int, str]:
-        return min((self.start[tenant] + own[0][1], own[0][2], tenant) for tenant, own in self.waiting.items())
+        return min((self.start[tenant], own[0][2], tenant) for tenant, own in self.waiting.items())
 
     def take_out(self, tenant: str, place: int) -> str:
         item, _, _ = self.waiting[tenant].pop(place)
@@ -198,9 +214,9 @@ class Model(RuleBasedStateMachine):
     @precondition(lambda self: self.waiting)
     @rule()
     def pop(self) -> None:
-        due, _, tenant = self.next()
-        self.start[tenant] = due
-        self.clock = max(self.clock, due)
+        start, _, tenant = self.next()
+        self.clock = max(self.clock, start)
+        self.start[tenant] += self.waiting[tenant][0][1]
         assert self.queue.pop() == self.take_out(tenant, 0)
 
     @precondition(lambda self: self.waiting)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from extproc.core.admissionsettings import Quota
 from extproc.core.decision import Chosen, Decision, Queued, Refusal, Refused
 from extproc.core.policy import RoutingPolicy
 from extproc.core.snapshot import NodeState, OwnLoad
@@ -104,13 +105,14 @@ def test_an_unknown_other_refuses_nobody_for_that() -> None:
 
 
 def test_a_count_of_the_own_tokenizer_is_an_estimate_for_the_other() -> None:
-    """So it makes nothing too long: only the engine can tell."""
+    """So it is too long only where it is so by half: then it waits for its own rather than fail at once."""
     one = Crowd()
     one.node("l", 0, models=models("large"))
-    one.node("s", 1, models=models("small", length_tokens=50))
-    decision = asks(one, tokens=100)
+    one.node("s", 2, models=models("small", length_tokens=100))
+    decision = asks(one, tokens=150)
     assert isinstance(decision.outcome, Chosen)
-    assert (decision.prompt_tokens, decision.tokens_exact) == (100, False)
+    assert (decision.prompt_tokens, decision.tokens_exact) == (150, False)
+    assert isinstance(asks(one, "long", tokens=153).outcome, Queued)
     one.node("s", 1, models=models("small", length_tokens=50))
     assert isinstance(asks(one, "r2", priority="never", output_tokens_max=51).outcome, Refused)
 
@@ -206,3 +208,14 @@ def test_what_is_asked_is_not_changed() -> None:
     assert other.prompt_blocks != asked.prompt_blocks
     assert len(other.prompt_blocks) == 2
     assert replace(other, model="large", prompt=asked.prompt, prompt_blocks=(1, 2)) == asked
+
+
+def test_the_quota_is_that_of_the_model_that_was_asked_for() -> None:
+    one = Crowd(quotas=(Quota(model="small", request_tokens_max=1), Quota(model="large", concurrent_tokens=1000)))
+    one.node("l", 0, models=models("large"))
+    one.node("s", 9, models=models("small"))
+    assert isinstance(asks(one, "r1", output_tokens_max=600).outcome, Chosen)
+    refused = asks(one, "r2", output_tokens_max=600).outcome
+    assert isinstance(refused, Refused)
+    assert refused.refusal is Refusal.RATE_LIMIT_EXCEEDED
+    assert "large" in refused.message

@@ -287,3 +287,24 @@ async def test_a_drain_that_fails_releases_them_too(gate: Gate, monkeypatch: pyt
     with pytest.raises(RuntimeError, match="broken"):
         await gate.decided("r1")
     assert gate.faults == 1
+
+
+async def test_what_is_decided_while_envoy_is_asked_for_patience_is_not_lost() -> None:
+    fleet = Fleet()
+    waiting = WaitingRequests(fleet, time.monotonic, lambda: None)
+    fleet.queue("r1")
+
+    async def meanwhile() -> None:
+        fleet.report()
+        await until(lambda: fleet.looks > 0)
+
+    decision = await waiting.decision("r1", meanwhile())
+    assert isinstance(decision.outcome, Chosen)
+    fleet.report(requests_waiting=100)
+    fleet.queue("r2")
+
+    async def ends() -> None:
+        waiting.drain()
+
+    assert isinstance((await waiting.decision("r2", ends())).outcome, Refused)
+    assert len(waiting) == 0

@@ -74,16 +74,15 @@ def state_of(one: Balancer) -> tuple[Any, ...]:
 
 def _queue_of(queue: AdmissionQueue) -> tuple[Any, ...]:
     lanes = {
-        lane: (fair._clock, fair.tokens, [_tenant_of(one) for one in fair._tenants.values()])
-        for lane, fair in queue._lanes.items()
+        lane: (fair.tokens, [_items_of(one) for one in fair._tenants.values()]) for lane, fair in queue._lanes.items()
     }
+    shares = [(one._clock, [*one._starts.values()], [*one._waiting.values()]) for one in queue._shares]
     who = [(request_id, one.lane, one.tokens, one.since_s, one.until_s) for request_id, one in queue._waiting.items()]
-    return who, lanes, queue._requests, queue._bytes, queue.next_deadline_s
+    return who, lanes, shares, queue._requests, queue._bytes, queue.next_deadline_s
 
 
-def _tenant_of(tenant: Any) -> tuple[Any, ...]:
-    items = [(order, tokens, replace(one.request, tenant="")) for order, tokens, one in tenant.items.values()]
-    return tenant.start, items
+def _items_of(items: Any) -> list[tuple[Any, ...]]:
+    return [(tokens, replace(one.request, tenant="")) for _, tokens, one in items.values()]
 
 
 def _used(quotas: Quotas) -> tuple[Any, ...]:
