@@ -49,7 +49,7 @@ CLASSES = {
 TEXTS = st.sampled_from(["", "x", "é\n\x1b", '"\\'])
 QUOTAS = (
     Quota(tenant="alice", tokens_per_minute=30_000),
-    Quota(tenant="", model=MODEL, request_tokens_max=9500),
+    Quota(tenant="", model=MODEL, request_tokens_max=5000),
     Quota(tokens_per_minute=100_000, concurrent_tokens=20_000),
 )
 

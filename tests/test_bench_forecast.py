@@ -60,6 +60,18 @@ def test_a_window_without_requests_needs_one_node() -> None:
     assert [needed(arriving, place) for place in range(windows_of(arriving))] == [1, 1, 1]
 
 
+def at_once(at_s: float, requests: int = 8) -> list[Arrival]:
+    """Each is computed for about a second."""
+    return [Arrival(at_s + place / 1000, 10_000, 1) for place in range(requests)]
+
+
+def test_what_comes_before_a_window_is_served_and_not_judged() -> None:
+    alone = [Arrival(61.0, 100, 1), Arrival(121.0, 100, 1)]
+    assert [needed([*at_once(40.0), *alone], place) for place in range(2)] == [4, 1]
+    assert needed([*at_once(59.9), *alone], 1) > 1
+    assert needed([*at_once(60.0 - LEAD_IN_S - 1), *alone], 1) == 1
+
+
 def test_only_prompts_that_can_be_in_time_are_judged_and_all_are_served() -> None:
     late = [Arrival(place / 1000, 40_000, 1) for place in range(3)]
     arriving = [Arrival(100.0 + place, 100, 1) for place in range(5)]
@@ -74,7 +86,9 @@ def test_copies_come_one_after_the_other_and_share_nothing() -> None:
     once, thrice = made(), made(Case("slow", "conv", 12, copies=3, rate_factor=0.05))
     assert len(thrice) == 3 * len(once)
     assert thrice == sorted(thrice, key=lambda one: one.at_s)
-    assert sum(one.at_s for one in thrice) == pytest.approx(3 * sum(one.at_s for one in once) + 3 * len(once) * APART_S)
+    assert sorted(one.at_s for one in thrice) == sorted(
+        one.at_s + APART_S * place for one in once for place in range(3)
+    )
     blocks = [block for one in thrice for block in one.prompt_blocks]
     assert len(set(blocks)) == len(blocks)
 
@@ -133,18 +147,21 @@ def test_every_way_tells_by_what_is_known_one_cold_start_before_the_window() -> 
 def test_a_fleet_that_does_as_told_is_read_as_each_window_begins() -> None:
     arriving = made()
     windows = windows_of(arriving)
-    enough = play(arriving, 1, (1,) * (windows - FIRST))
+    enough = play(arriving, 3, (1,) * (windows - FIRST))
     assert len(enough.said) >= windows
-    assert set(enough.said) == {1}
+    assert enough.said[0] == 3, "a router that has just begun gives nothing back"
+    assert set(enough.said[1:]) == {1}
     assert enough.in_time == 1.0
 
 
 def test_requests_of_the_windows_that_are_told_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "FIRST", 1)
-    burst = [Arrival(at_s + place / 1000, 10_000, 1) for at_s in (0.0, 70.0, 130.0) for place in range(6)]
-    few, before, many = (play(burst, *told).in_time for told in ((1, (1, 6)), (6, (1, 6)), (1, (6, 6))))
+    bursts = [*at_once(0.0, 6), *at_once(70.0, 6), *at_once(130.0, 6)]
+    few, before, many = (play(bursts, *told).in_time for told in ((1, (1, 6)), (6, (1, 6)), (1, (6, 6))))
     assert few == before < many
     assert many == 1.0
+    behind = [*at_once(59.9, 6), Arrival(60.1, 100, 1), Arrival(190.0, 100, 1)]
+    assert play(behind, 1, (1, 1)).in_time < play(behind, 6, (1, 1)).in_time
 
 
 def test_the_figures_of_a_way() -> None:
@@ -160,23 +177,40 @@ def test_bars_are_a_step_for_each_node_as_far_as_there_are_steps() -> None:
     assert tables.picture((1, 16), (8, 4)).splitlines() == ["needed   ▄▂  4 to 8", "forecast ▁█  1 to 16"]
 
 
+def azure(folder: Path, rows: Sequence[tuple[float, int]]) -> None:
+    """A trace of prompts that come at some time and have so many tokens."""
+    lines = "".join(f"{at_s},{tokens},1\n" for at_s, tokens in rows)
+    (folder / "AzureLLMInferenceTrace_conv.csv").write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n{lines}")
+
+
 def test_a_tiny_measurement_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.forecast.__main__.CASES", {"conv": SLOW})
+    befores: list[int] = []
+
+    def watched(arriving: list[Arrival], before: int, told: Sequence[int]) -> Played:
+        befores.append(before)
+        return play(arriving, before, told)
+
+    monkeypatch.setattr("bench.forecast.__main__.play", watched)
+    bursts = [(at_s, 10_000) for at_s in (630, 750) for _ in range(8)]
+    azure(tmp_path, [*((at_s, 100) for at_s in range(0, 1000, 5)), *bursts])
     results = tmp_path / "results.md"
     results.write_text(f"# Results\n{BEGIN}\nold\n{END}\nThe end.\n")
-    done = CliRunner().invoke(main, ["--case", "conv", "--minutes", "13", "--markdown", str(results)])
+    named = ["--traces", str(tmp_path), "--case", "azure"]
+    done = CliRunner().invoke(main, [*named, "--minutes", "14", "--markdown", str(results)])
     assert done.exit_code == 0, done.output
     written = results.read_text()
-    assert written.startswith(f"# Results\n{BEGIN}\n**slow: 2 minutes, 1.")
+    assert written.startswith(f"# Results\n{BEGIN}\n**azure: 3 minutes, 0.2 requests/s**\n")
     assert written.endswith(f"{END}\nThe end.\n")
     assert "old" not in written
-    assert all(f"\n| {name} | 1.00 | +0.00 | 0.00 | 100 % | 0 % | 0 | 1.00 | 1.000 |\n" in written for name in NAMES)
-    assert "\nneeded   ▁▁  1 to 1\nforecast ▁▁  1 to 1\n" in written
+    assert all(f"\n| {name} |" in written for name in NAMES)
+    assert "\nneeded   ▄▁▄  1 to 4\nforecast " in written
+    assert "\n| need of the minute before | 2.00 | -1.00 | 1.00 |" in written
+    assert "\n| hindsight | 3.00 | +0.00 | 0.00 | 100 % | 0 % | 0 | 1.00 |" in written
+    assert set(befores) == {4}
 
 
 def test_what_is_too_short_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    short = tmp_path / "AzureLLMInferenceTrace_conv.csv"
-    short.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n0,10,10\n100,10,10\n")
+    azure(tmp_path, [(0, 10), (FIRST * WINDOW_S + 1, 10)])
     results = tmp_path / "results.md"
     done = CliRunner().invoke(main, ["--traces", str(tmp_path), "--case", "azure", "--markdown", str(results)])
     assert done.exit_code == 0, done.output

@@ -26,7 +26,6 @@ KNOWN: Final = FIRST - 2
 HELD: Final = 5
 """Windows for which Kubernetes goes by the most that it was told, before it gives nodes back."""
 FORECAST: Final = "forecast"
-_ROUNDING: Final = 1e-9
 
 assert ForecastSettings().cold_start_s == WINDOW_S
 assert ForecastSettings().window_s <= (FIRST - 1) * WINDOW_S
@@ -85,8 +84,9 @@ NAMES: Final = (
 
 def by_requests(came: Sequence[int], nodes_in_all: int) -> tuple[int, ...]:
     """A node for so many requests in a minute, at all times the same: chosen for `nodes_in_all`, or the next fewer."""
-    for each in sorted({requests / nodes for requests in came if requests for nodes in range(1, NODES_MAX + 1)}):
-        numbers = tuple(max(1, ceil(requests / each - _ROUNDING)) for requests in came)
+    paces = ((requests, nodes) for requests in came if requests for nodes in range(1, NODES_MAX + 1))
+    for requests, nodes in sorted(paces, key=lambda pace: pace[0] / pace[1]):
+        numbers = tuple(max(1, -(-one * nodes // requests)) for one in came)
         if sum(numbers) <= nodes_in_all:
             return numbers
     return (1,) * len(came)

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 from math import fsum
 
+from msgspec.structs import replace
+
 from extproc.core.admissionqueue import AdmissionQueue, Lane, Waiting
 from extproc.core.decision import Queued, Refusal, Refused
 from extproc.core.filters import tokens_at_least
@@ -59,8 +61,11 @@ class Admission:
     def would_wait(self, request: InferenceRequest, refused: Refused, now_s: float) -> Queued | Refused:
         """What a request is told that cannot go now."""
         rank = self.rank(request)
-        if refused.refusal not in WAITABLE or self.queue.why_not(rank, request.body_bytes) is not None:
+        if refused.refusal not in WAITABLE or not self._queue_s_max[rank]:
             return refused
+        why_not = self.queue.why_not(rank, request.body_bytes)
+        if why_not is not None:
+            return replace(refused, message=f"{refused.message} It cannot wait: {why_not}.")
         return Queued(refused.message, now_s + self._queue_s_max[rank])
 
     def wait(
@@ -123,6 +128,9 @@ class Turns:
         """Whose turn it is; `None`: nobody's. `goes` or `held_up` must follow."""
         while self._lanes:
             lane = self._lanes[0][3]
+            if lane.nodes and self._claimed.issuperset(lane.nodes | lane.spare):
+                heappop(self._lanes)  # those before it wait for all that it could have
+                continue
             entry = self._entry(lane)
             if entry == self._lanes[0]:
                 return self._head(lane)

@@ -157,7 +157,9 @@ class Balancer:
         self._may_have_room()
 
     def answered(self, answered: Answered, now_s: float) -> None:
-        """Take how a request fared. It may be none of ours, and come after its end or before."""
+        """Take how a request fared. It may be none of ours, and come after its end or before; not while it waits."""
+        if self._admission.queue.get(answered.request_id) is not None:
+            return
         self._fleet.answered(answered, now_s)
         if answered.model is not None and answered.output_tokens is not None:
             self._forecast.answered(answered.model, answered.output_tokens, now_s)
@@ -169,13 +171,12 @@ class Balancer:
             self._may_have_room()  # its node may be in again
 
     def settle(self) -> None:
-        """Do what was put off: prompts are taken into the index. Whoever asks next finds it done anyway."""
+        """Take prompts into the index, which was put off. Whoever asks next finds it done anyway."""
         self._fleet.caches.settle()
 
     def tick(self, now_s: float) -> list[str]:
         """Forget nodes without a word for too long; their ids. Call it every `prune_interval_s`."""
-        gone = self._fleet.tick(now_s)
-        for node_id in gone:
+        for node_id in (gone := self._fleet.tick(now_s)):
             self._forget(node_id)
         self._end_lost(now_s)
         self._may_have_room()
@@ -228,7 +229,8 @@ class Balancer:
         if isinstance(outcome, Refused):
             outcome = self._admission.would_wait(request, outcome, now_s)
         if isinstance(outcome, Chosen | FallBack | Queued):
-            exceeded = self._quotas.check(request.tenant, request.model, found.allowed_tokens, now_s)
+            price = self._quotas.price(request, found.allowed_tokens)
+            exceeded = self._quotas.check(request.tenant, request.model, price, now_s)
             if exceeded is not None:
                 return rate_limited(exceeded)
         return outcome if isinstance(outcome, Queued) else serve(outcome, whose_turn)
@@ -239,19 +241,15 @@ class Balancer:
         self._fleet.take(found.request, node_id, found.known.cached_blocks.get(node_id, 0), now_s)
 
     def _expect_more(self, request: InferenceRequest, found: Found, outcome: Outcome, now_s: float) -> None:
-        """The forecast counts what is asked for of models that nodes list, and that could be served if there were more.
-
-        It counts for the model that was asked for: that is what there is too little of where another one serves.
-        """
+        """The forecast counts what more nodes could serve, of models that nodes list, as it was asked for."""
         wanted = isinstance(outcome, Chosen | Queued) or (isinstance(outcome, Refused) and outcome.refusal in WAITABLE)
         if wanted and is_listed(self.views(), request.model):
-            tokens = request.prompt.tokens
-            uncached = tokens if found.verdict.uncached_tokens is None else found.verdict.uncached_tokens
-            self._forecast.arrived(request.model, uncached, now_s, prompt_tokens=tokens, sequences=request.sequences)
+            self._forecast.asked(request, found.verdict.uncached_tokens, now_s)
 
     def _use(self, request: InferenceRequest, found: Found, now_s: float) -> None:
         """What it may use counts for its tenant's quota of the model that was asked for, whichever serves it."""
-        self._quotas.take(request.request_id, request.tenant, request.model, found.allowed_tokens, now_s)
+        price = self._quotas.price(request, found.allowed_tokens)
+        self._quotas.take(request.request_id, request.tenant, request.model, price, now_s)
 
     def _end_lost(self, now_s: float) -> None:
         for request_id in self._fleet.ledger.take_lost():

@@ -26,6 +26,7 @@ from extproc.core.coldstarts import ColdStarts
 from extproc.core.forecastsettings import ForecastSettings
 from extproc.core.nodepace import PRIOR_SHARE, NodePaces
 from extproc.core.pools import Load, Pool, mean_power, pools_of, together
+from extproc.core.request import Endpoint, InferenceRequest
 from extproc.core.seasons import Seasons
 from extproc.core.settings import ExpectedRates, NodeLimits
 from extproc.core.snapshot import NodeView
@@ -89,6 +90,15 @@ class Forecast:
         self._fitting = NormalDist().inv_cdf(settings.burst_share)
         self._assumed = NodePower(PRIOR_SHARE * rates.prefill_tokens_per_s, rates.decode_s_per_token)
 
+    def asked(self, request: InferenceRequest, uncached_tokens: int | None, now_s: float) -> None:
+        """`arrived`, of a request; `None`: nobody knows what of its prompt is cached. Embeddings have no answer."""
+        tokens, embeds = request.prompt.tokens, request.endpoint is Endpoint.EMBEDDING
+        uncached = tokens if uncached_tokens is None else uncached_tokens
+        sequences = 1 if embeds else request.sequences
+        self.arrived(request.model, uncached, now_s, prompt_tokens=tokens, sequences=sequences)
+        if embeds:
+            self._answers.add(request.model, 0)
+
     def arrived(
         self,
         model: str,
@@ -100,8 +110,8 @@ class Forecast:
     ) -> None:
         """A request was offered, for a model that some node serves; it may have been refused for overload.
 
-        `prompt_tokens`: all of them, what is cached too; as many as uncached if left out. `sequences`: answers asked
-        for.
+        `prompt_tokens`: all of them, of all its prompts, what is cached too; as many as uncached if left out.
+        `sequences`: answers asked for.
         """
         known = self._models.get(model)
         if known is None:
@@ -114,7 +124,7 @@ class Forecast:
         else:
             self._models.move_to_end(model)
         prompt_tokens = uncached_prompt_tokens if prompt_tokens is None else prompt_tokens
-        known.arrivals.add(sequences, uncached_prompt_tokens, sequences * prompt_tokens, now_s)
+        known.arrivals.add(sequences, uncached_prompt_tokens, prompt_tokens, now_s)
         known.seasons.add(sequences, uncached_prompt_tokens, now_s)
 
     def answered(self, model: str, output_tokens: int, now_s: float) -> None:  # noqa: ARG002 - one form for all events
@@ -135,7 +145,7 @@ class Forecast:
     def of(self, nodes: Collection[NodeView], now_s: float) -> tuple[ModelForecast, ...]:
         """Every model that is served or was asked for lately, by name, `models_max` at most.
 
-        `nodes` are the members that requests may go to. Takes about 0.5 ms for each model that was asked for.
+        `nodes` are the members that requests may go to. Takes about 1 ms for each model that was asked for.
         """
         asked = [
             name

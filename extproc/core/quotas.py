@@ -18,6 +18,8 @@ from typing import Final
 from msgspec import Struct
 
 from extproc.core.admissionsettings import EVERY, Quota
+from extproc.core.filters import tokens_at_least
+from extproc.core.request import InferenceRequest
 
 MINUTE_S: Final = 60
 ENDED_MAX: Final = 4096
@@ -95,6 +97,20 @@ class Quotas:
         self._entries = 0
         self._forgotten_until_s = -math.inf
         """When the last of the dropped buckets will have been full."""
+
+    def price(self, request: InferenceRequest, allowed_tokens: int) -> int:
+        """What a request is counted with that may use so many tokens; pure.
+
+        Where that rests on a guess, of its prompt or its answer, it is no more than its limits hold: what it did use is
+        told in the end, and guesses refuse nobody for good.
+        """
+        key = self._key(request.tenant, request.model)
+        if key is None:
+            return allowed_tokens
+        quota = self._quotas[key[0]]
+        limits = (quota.request_tokens_max, quota.tokens_per_minute, quota.concurrent_tokens)
+        least = min((limit for limit in limits if limit is not None), default=allowed_tokens)
+        return min(allowed_tokens, max(tokens_at_least(request), least))
 
     def check(self, tenant: str, model: str, tokens: int, now_s: float) -> Exceeded | None:
         """Whether a request of so many tokens, its answer included, may go now; nothing changes."""

@@ -237,7 +237,7 @@ def _admitted(
     wait_s = prospects.tokens_ahead[index] / prospects.prefill_tokens_per_s[index]
     if wait_s <= room.wait_s_max:
         return verdict
-    why = f"it would wait {wait_s:.1f} s on the best node, and may wait {room.wait_s_max:.2g} s"
+    why = f"it would wait {wait_s:.2f} s on the best node, and may wait {room.wait_s_max:.2f} s"
     excluded = f"prompt work of {wait_s:.1f} s before it"
     candidates = [
         one if one.node_id != chosen.node_id else one._replace(excluded=excluded) for one in verdict.candidates

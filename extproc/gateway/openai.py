@@ -19,6 +19,8 @@ from extproc.prompt import Chat, Message, Prompt, is_null
 
 WHOLE_MAX: Final = 1_000_000_000
 """Token limits and sequences over this read as this: no node has such a context, and sums stay small."""
+LENIENT_COST: Final = 8
+"""So many times longer an item takes Python's reader, which may be needed twice."""
 _INT_DIGITS_MAX: Final = 20
 """Longer integers are not read: Python takes quadratic time for them, and none that matters is long."""
 SEQUENCES_MAX: Final = 128
@@ -140,15 +142,15 @@ def parse(endpoint: Endpoint, body: bytes, items_max: int) -> ParsedBody | BodyF
     waits for up to 0.8 µs for each.
     """
     if len(body) > items_max and items_of(body) > items_max:
-        return BodyFault(
-            f"The request body has more than {items_max} items: brackets, braces, a quarter of commas.", None
-        )
+        return _too_many(items_max)
     try:
-        fields = _decode(endpoint, body)
+        fields = _decode(endpoint, body, items_max // LENIENT_COST)
     except msgspec.ValidationError as error:
         return _fault_of(error)
     except (ValueError, RecursionError):
         return BodyFault("The request body is not valid JSON, or is nested too deeply.", None)
+    if fields is None:
+        return _too_many(items_max // LENIENT_COST)
     if not fields.model:
         return BodyFault("model: wanted the name of a model, got nothing", "model")
     if len(fields.model) > MODEL_CHARS_MAX:
@@ -247,13 +249,21 @@ def _chat(fields: _AnyBody, messages: tuple[Message, ...], *, generates: bool, a
     )
 
 
-def _decode(endpoint: Endpoint, body: bytes) -> _AnyBody:
+def _too_many(items_max: int) -> BodyFault:
+    what = "brackets, braces, a quarter of commas"
+    return BodyFault(f"The request body has more than {items_max} items: {what}.", None)
+
+
+def _decode(endpoint: Endpoint, body: bytes, lenient_items_max: int) -> _AnyBody | None:
+    """`None`: it would have to be read by Python's reader, and has too many items for that."""
     decoder = _DECODERS[endpoint]
     try:
         return decoder.decode(body)
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
+        if items_of(body) > lenient_items_max:
+            return None
         lenient = json.loads(body, parse_constant=lambda _: None, parse_int=_bounded_int)
         return decoder.decode(json.dumps(lenient, ensure_ascii=False).encode("utf-8", "replace"))
 

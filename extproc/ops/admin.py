@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 
 from extproc.core.balancer import Balancer
-from extproc.core.decision import Candidate, Chosen, Decision, Outcome
+from extproc.core.decision import Candidate, Chosen, Decision, Outcome, Queued
 from extproc.core.forecast import ModelForecast
 from extproc.ops.capacitypage import capacity_page
 from extproc.ops.metrics import Metrics
@@ -193,6 +193,7 @@ def _node(sample: NodeSample) -> dict[str, object]:
 def _decisions_page(decisions: list[Decision], now_s: float) -> bytes:
     """Newest first; `age_s` stands for the time on our clock, which means nothing outside.
 
+    `until_s` of one who was queued is for how long it may wait.
     `request_id` is ours; `x_request_id` is the one that stands in Envoy's access log and in the answer.
     """
     shown = []
@@ -201,6 +202,8 @@ def _decisions_page(decisions: list[Decision], now_s: float) -> bytes:
         fields["x_request_id"] = fields.pop("trace_id")
         fields["age_s"] = round(now_s - fields.pop("at_s"), 3)
         fields["outcome"] = {"kind": type(decision.outcome).__name__.lower()} | fields["outcome"]
+        if isinstance(decision.outcome, Queued):
+            fields["outcome"]["until_s"] = round(decision.outcome.until_s - decision.at_s, 3)
         fields["candidates"] = [_candidate(one, decision.outcome) for one in decision.candidates]
         shown.append(fields)
     return _encoded({"decisions": shown})

@@ -63,11 +63,11 @@ class Follower(Balancer):
                 decision = self.route(request, policy, now_s)
         finally:
             if recorded is not None and recorded.queued is not None:
-                tokens, until_s = tokens_of(sent, known), recorded.queued.until_s
-                self._led_admission.waited(request, policy, tokens, until_s, now_s)
+                until_s = recorded.queued.until_s
+                self._led_admission.waited(request, policy, tokens_of(sent, known), until_s, now_s)
             if recorded is not None and (recorded.queued or self._goes(sent, policy, known, recorded, now_s)):
-                allowed = allowed_tokens_of(sent, known)
-                self._quotas.take(request.request_id, request.tenant, request.model, allowed, now_s)
+                tokens = self._quotas.price(request, allowed_tokens_of(sent, known))
+                self._quotas.take(request.request_id, request.tenant, request.model, tokens, now_s)
         self._decisions.append(decision)
         return decision
 

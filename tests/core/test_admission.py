@@ -180,7 +180,7 @@ def test_between_tenants_tokens_are_shared_then_first_come() -> None:
 
 
 def test_a_tenants_share_is_one_over_prompts_that_fit_here_and_prompts_that_fit_there() -> None:
-    """Long prompts fit one of the nodes only, so they stand in a lane of their own; that must not give them its room."""
+    """Long prompts fit one of the nodes only, so they stand in a lane of their own, and get no more of it for that."""
     one = Crowd()
     one.node("short", 0, models=models(length_tokens=4096))
     one.node("long", 0, models=models(length_tokens=8192))

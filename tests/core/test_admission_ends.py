@@ -31,6 +31,8 @@ def test_who_gives_up_is_gone_at_once() -> None:
     one.balancer.finish("r1", one.now_s)
     assert one.places() == {"low": (1, 7)}
     one.balancer.answered(Answered("r2", Ending.UNTOLD), one.now_s)
+    assert one.places() == {"low": (1, 7)}, "nobody has answered it: whoever says so is wrong"
+    one.balancer.finish("r2", one.now_s)
     assert one.nothing_is_left()
     one.node("a", 9)
     assert one.admitted() == []

@@ -10,6 +10,7 @@ from extproc.core.balancer import Balancer
 from extproc.core.decision import Chosen, Decision, Queued, Refusal, Refused
 from extproc.core.outcome import Answered, Ending
 from extproc.core.policy import RoutingPolicy
+from extproc.core.request import Endpoint
 from extproc.core.settings import BalancerSettings, ExpectedRates, NodeLimits
 from extproc.core.snapshot import NodeReported, ServedModel
 from tests.core.fleet import NOW_S, request, snapshot
@@ -135,7 +136,7 @@ def test_a_model_that_nobody_serves_and_a_prompt_too_long_use_nothing() -> None:
 
 
 def test_who_is_refused_for_its_quota_takes_no_turn_of_the_round_robin() -> None:
-    balancer = fleet(Quota(tenant="acme", concurrent_tokens=TOKENS - 1))
+    balancer = fleet(Quota(tenant="acme", concurrent_tokens=9))
     balancer.observe(NodeReported(snapshot("b")), NOW_S)
     late_s = NOW_S + 3001
 
@@ -188,3 +189,24 @@ def test_what_another_model_serves_is_forecast_for_the_one_that_was_asked_for() 
         assert decision.model == "small"
     assert needed(balancer, "llama")[0] > 0
     assert needed(balancer, "small")[0] == 0
+
+
+def test_a_guess_refuses_nobody_for_good() -> None:
+    """Answers of the model have been long, and nobody said how long these may be."""
+    balancer = fleet(Quota(tokens_per_minute=150, concurrent_tokens=1000))
+    for number in range(100):
+        balancer.answered(Answered(f"other{number}", Ending.SERVED, model="llama", output_tokens=30_000), NOW_S)
+    assert isinstance(ask(balancer, "r1").outcome, Chosen), "it is counted with all that the minute holds"
+    assert is_over_quota(ask(balancer, "r2"))
+    balancer.answered(Answered("r1", Ending.SERVED, used_tokens=60), NOW_S + 1)
+    assert isinstance(ask(balancer, "r3", NOW_S + 60).outcome, Chosen)
+    assert is_over_quota(ask(balancer, "r4", NOW_S + 500, output_tokens_max=141)), "what is certain to be too much is"
+
+
+def test_embeddings_have_no_answers_to_wait_for() -> None:
+    balancer = fleet()
+    for number in range(200):
+        batch = request(f"r{number}", tokens=200, endpoint=Endpoint.EMBEDDING, sequences=100)
+        balancer.route(batch, POLICY, NOW_S + number / 2)
+    found = needed(balancer, "llama")
+    assert found[1] == 1

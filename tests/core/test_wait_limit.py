@@ -69,7 +69,7 @@ def test_it_is_the_chosen_node_that_counts() -> None:
 
 def test_a_full_node_is_passed_over_before_anything_is_asked_of_its_queue() -> None:
     nodes = [busy("full", 0, requests_waiting=100), busy("long", 9000), busy("longer", 9001)]
-    assert "wait 1.1 s on the best node" in outcome(nodes).message
+    assert "wait 1.12 s on the best node" in outcome(nodes).message
     assert outcome([*nodes[:2], busy("free", 8000, requests_running=1)]).node_id == "free"
 
 
@@ -77,7 +77,7 @@ def test_the_refusal_says_why_and_when_to_come_again() -> None:
     verdict = decide(request(), [busy("a", 5 * SECOND), busy("b", 9 * SECOND)], TTFT, SETTINGS, Known(), NOW_S)
     assert verdict.outcome == Refused(
         Refusal.OVERLOADED,
-        "The model `llama` is overloaded: it would wait 5.0 s on the best node, and may wait 1 s. Retry in 4 s.",
+        "The model `llama` is overloaded: it would wait 5.00 s on the best node, and may wait 1.00 s. Retry in 4 s.",
         4,
     )
     assert [(one.node_id, one.excluded) for one in verdict.candidates] == [

@@ -119,8 +119,9 @@ def test_a_body_of_as_many_items_as_allowed_is_read_and_one_of_more_is_not(item:
     body = start.encode("utf-16" if wide else "ascii") + item * 100 + end.encode("utf-16-le" if wide else "ascii")
     items = items_of(body)
     assert items == body.count(b"[") + body.count(b"{") + body.count(b",") // 4
-    assert isinstance(parse(COMPLETION, body, items), ParsedBody)
-    assert parse(COMPLETION, body, items - 1) == BodyFault(
+    cost = LENIENT_COST if wide or b"\\u" in item else 1  # what only Python's reader takes costs more
+    assert isinstance(parse(COMPLETION, body, items * cost), ParsedBody)
+    assert parse(COMPLETION, body, items * cost - 1) == BodyFault(
         f"The request body has more than {items - 1} items: brackets, braces, a quarter of commas.", None
     )
 

@@ -110,7 +110,7 @@ def test_a_model_that_leaves_while_one_waits_for_it_comes_back_or_is_refused_in_
     fleet.observe(NodeLeft("a", "boot-1"), NOW_S + 1)
     assert admit(fleet, talk, now_s=NOW_S + 1) == {}, "its agent may have gone only"
     error = error_of(the_end_of(talk, fleet, NOW_S + WAITS_S))
-    assert (error["status"], error["code"]) == (429, "overloaded")
+    assert (error["status"], error["code"]) == (503, "no_ready_node")
 
 
 def test_a_model_that_no_node_has_any_more_is_404_for_who_waits() -> None:

@@ -87,7 +87,7 @@ def test_a_fallback_model_is_told_where_it_was_chosen(path: Path, model: str) ->
 def test_a_refusals_headers_are_written(path: Path) -> None:
     one = journaled(path)
     report(one, 1)
-    refused = one.route(request("r1", 10_000, exact=False), POLICY, NOW_S).outcome
+    refused = one.route(request("r1", 5100), POLICY, NOW_S).outcome
     close(one)
     assert isinstance(refused, Refused)
     assert refused.refusal is Refusal.RATE_LIMIT_EXCEEDED

@@ -21,7 +21,7 @@ SESSION: list[Call] = [
     *FULL[:2],
     ("report", {"node": NODES[2]}),
     ADMIT,
-    *asks(1, tenant="", tokens=9600, exact=False),  # more than its quota
+    *asks(1, tenant="", tokens=5100),  # more than its quota
     *OTHER_FREE,
     *asks(1, policy=FALLBACK),
     *asks(1, policy=FALLBACK, model_fixed=True, tenant="bob"),
