@@ -25,6 +25,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from extproc import listening
 from extproc.config import Config
 from extproc.core.balancer import Balancer
+from extproc.core.forecast import ModelForecast
 from extproc.core.settings import Fault
 from extproc.gateway import accesslog, endings
 from extproc.gateway import server as gateway
@@ -46,6 +47,8 @@ HEALTH_SERVICES = ("", "envoy.service.ext_proc.v3.ExternalProcessor")
 ADMIN_CLOSE_S = 1.0
 """How long the admin pages may still be read at the end."""
 
+FORECAST_READ_S = 1.0
+"""A reading of the forecast serves all pages and KEDA for so long."""
 GC_YOUNG_OBJECTS_MAX = 10_000
 """New objects between two looks of the garbage collector; Python's own 700 cost 8 % of a request."""
 
@@ -91,10 +94,11 @@ async def serve(config: Config) -> None:
     )
     healths = health.aio.HealthServicer()
 
-    nodes_scaler = scaler.NodesScaler(lambda: balancer.forecasts(clock()), clock)
+    forecasts = _read_now_and_then(balancer, clock)
+    nodes_scaler = scaler.NodesScaler(forecasts, clock)
     servers = _grpc_servers(config, processor, access_log, healths, ingest, nodes_scaler)
     pages = web.AppRunner(
-        admin.build(balancer, metrics, clock, stop.is_set), access_log=None, shutdown_timeout=ADMIN_CLOSE_S
+        admin.build(balancer, metrics, clock, stop.is_set, forecasts), access_log=None, shutdown_timeout=ADMIN_CLOSE_S
     )
     ticking = asyncio.create_task(_tick(balancer, metrics, clock, config.nodes.prune_interval_s))
     try:
@@ -154,6 +158,21 @@ def _grpc_servers(
     nodes.register(for_agents, ingest)
     scaler.register(for_keda, nodes_scaler)
     return for_envoy, for_agents, for_keda
+
+
+def _read_now_and_then(balancer: Balancer, clock: Callable[[], float]) -> Callable[[], tuple[ModelForecast, ...]]:
+    """The forecast, a second old at most: reading it takes a millisecond for each model, on the loop that decides."""
+    read_s = float("-inf")
+    found: tuple[ModelForecast, ...] = ()
+
+    def read() -> tuple[ModelForecast, ...]:
+        nonlocal read_s, found
+        now_s = clock()
+        if now_s - read_s >= FORECAST_READ_S:
+            read_s, found = now_s, balancer.forecasts(now_s)
+        return found
+
+    return read
 
 
 def _spare_the_collector() -> None:

@@ -212,3 +212,17 @@ def test_two_servers_cannot_listen_at_one_address(address: str) -> None:
     told = faults(parse({"listen": {"extproc": address, "agents": address}}))
     assert told == [f"listen.agents: wanted an address of its own, not that of extproc, got {address!r}"]
     assert isinstance(parse({"listen": {"extproc": "127.0.0.1:0", "agents": "127.0.0.1:0"}}), Config)
+
+
+@pytest.mark.parametrize(
+    "quotas",
+    [
+        [{"tenant": "*"}, {"tenant": "acme", "tokens_per_minute": 5}],
+        [{"tenant": "acme", "model": "m"}, {"tenant": "acme", "model": "m"}],
+        [{"tenant": "*", "model": "m"}, {"tenant": "acme", "model": "m"}],
+    ],
+)
+def test_a_quota_that_can_never_hold_is_a_fault(quotas: list[dict[str, Any]]) -> None:
+    (fault,) = faults(parse({"quotas": quotas}))
+    assert "stands behind one of" in str(fault)
+    whole(parse({"quotas": quotas[::-1] if quotas[0] != quotas[1] else quotas[:1]}))

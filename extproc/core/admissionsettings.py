@@ -2,7 +2,7 @@
 
 from typing import Annotated, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from extproc.sizes import MIB, Size
 
@@ -30,7 +30,7 @@ class PriorityClass(BaseModel):
 
 
 class Quota(BaseModel):
-    """What a tenant may use of a model. The first quota that names both holds, and no other."""
+    """What a tenant may use of a model. The first quota that names both holds, and no other; without limits: all."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -51,7 +51,19 @@ def _listed(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-QuotaList = Annotated[tuple[Quota, ...], BeforeValidator(_listed)]
+def _each_can_hold(quotas: tuple[Quota, ...]) -> tuple[Quota, ...]:
+    for place, quota in enumerate(quotas):
+        for before in quotas[:place]:
+            if before.tenant in (EVERY, quota.tenant) and before.model in (EVERY, quota.model):
+                msg = (
+                    f"quotas that can hold: that of tenant {quota.tenant!r} and model {quota.model!r} stands behind one"
+                    f" of {before.tenant!r} and {before.model!r}, and the first that names both holds"
+                )
+                raise ValueError(msg)
+    return quotas
+
+
+QuotaList = Annotated[tuple[Quota, ...], BeforeValidator(_listed), AfterValidator(_each_can_hold)]
 
 
 def _by_name(value: object) -> object:

@@ -134,8 +134,12 @@ class Continue(Struct, frozen=True):
 class Wait(Struct, frozen=True):
     """There is no room yet: the request waits for an `Admitted`."""
 
+    since_s: float
+    """By the clock of `receive`."""
     until_s: float
-    """When its time is up, by the clock of `receive`."""
+    """When its time is up, by the same."""
+    priority: str
+    """Its class."""
 
 
 class Respond(Struct, frozen=True):

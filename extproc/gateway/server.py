@@ -8,6 +8,7 @@ No request fails for a fault of ours: an exception is logged and counted, and th
 without a destination.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import count
@@ -207,7 +208,11 @@ class ExternalProcessor:
             # Envoy would take us for dead, long before the request's time is up.
             patience = stream.context.write(codec.hold(action.until_s - self._clock()))
             del event, prompt  # they hold the body
-            decision = await self._waiting.decision(session.request_id, patience)
+            try:
+                decision = await self._waiting.decision(session.request_id, patience)
+            except asyncio.CancelledError:
+                self._metrics.queue.gone(action.priority, self._clock() - action.since_s)
+                raise
             began_s = time.perf_counter()
             action = session.receive(Admitted(decision), self._clock())
         return action, began_s

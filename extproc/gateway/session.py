@@ -252,7 +252,7 @@ class Session:
         if isinstance(decision.outcome, Queued):
             self._state = _State.WAITING
             self._parsed = None  # it may wait for long, and texts are as large as the body
-            return Wait(decision.outcome.until_s)
+            return Wait(decision.at_s, decision.outcome.until_s, decision.priority)
         self.decision = decision
         if self._routed is not None:
             self._routed = replace(self._routed, prompt_blocks=())  # of no more use, and the answer may take long

@@ -7,7 +7,7 @@ megabytes: only a few are held at once, and none for a reader who does not read.
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 import msgspec
@@ -50,10 +50,14 @@ _BUSY = f"{PAGES_MAX} pages are being made or read, which is all that may be at 
 
 
 def build(
-    balancer: Balancer, metrics: Metrics, clock: Callable[[], float], draining: Callable[[], bool]
+    balancer: Balancer,
+    metrics: Metrics,
+    clock: Callable[[], float],
+    draining: Callable[[], bool],
+    forecasts: Callable[[], Collection[ModelForecast]],
 ) -> web.Application:
     """The application; of its own it only knows which pages are under way. `clock` is the balancer's, in seconds."""
-    pages = _Pages(balancer, metrics, clock, draining)
+    pages = _Pages(balancer, metrics, clock, draining, forecasts)
     app = web.Application()
     app.add_routes(
         [
@@ -71,12 +75,18 @@ def build(
 
 class _Pages:
     def __init__(
-        self, balancer: Balancer, metrics: Metrics, clock: Callable[[], float], draining: Callable[[], bool]
+        self,
+        balancer: Balancer,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        draining: Callable[[], bool],
+        forecasts: Callable[[], Collection[ModelForecast]],
     ) -> None:
         self._balancer = balancer
         self._metrics = metrics
         self._clock = clock
         self._draining = draining
+        self._forecasts = forecasts
         self._under_way = 0
         self._making = asyncio.Lock()
 
@@ -152,9 +162,6 @@ class _Pages:
             return response
         finally:
             self._under_way -= 1
-
-    def _forecasts(self) -> tuple[ModelForecast, ...]:
-        return self._balancer.forecasts(self._clock())
 
     def _samples(self) -> list[NodeSample]:
         return samples_of(self._balancer, self._clock())

@@ -47,6 +47,10 @@ class QueueMetrics:
             outcome = "refused" if isinstance(decision.outcome, Refused) else "went"
             self._waited_s.labels(decision.priority, outcome).observe(decision.queued_s)
 
+    def gone(self, priority: str, seconds: float) -> None:
+        """One who has waited so long is gone: its client left, or Envoy did not wait for us."""
+        self._waited_s.labels(priority, "gone").observe(seconds)
+
 
 def _figure(depths: Callable[[], Mapping[str, tuple[int, int]]], name: str, place: int) -> float:
     return depths()[name][place]

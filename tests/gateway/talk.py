@@ -90,7 +90,9 @@ def waiting(fleet: Balancer, request_id: str = "r1", body: bytes = chat(), **cha
     changes.setdefault("policy", RoutingPolicy(priority="batch"))
     talk = Talk(fleet, request_id=request_id, **changes)
     assert talk.say(headers(content_length=len(body), body_in_one=True)) == ACKNOWLEDGE
-    assert talk.say(whole(body)) == Wait(NOW_S + WAITS_S)
+    told = talk.say(whole(body))
+    assert isinstance(told, Wait)
+    assert (told.since_s, told.until_s) == (NOW_S, NOW_S + WAITS_S)
     assert not talk.session.decided
     assert talk.session.decision is None
     return talk

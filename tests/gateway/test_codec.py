@@ -231,7 +231,7 @@ def test_an_answer_to_the_client_carries_status_body_headers_details_and_metadat
         (SetDestination("10.0.0.1:80", {}), "response_headers", AssertionError),
         (SetDestination("10.0.0.1:80", {}), None, AssertionError),
         (CountTokens("m", Prompt(), 1), "request_body", TypeError),
-        (Wait(1.0), "request_body", TypeError),
+        (Wait(0.0, 1.0, "batch"), "request_body", TypeError),
         (SetDestination("10.0.0.1:80", {}, b"{}"), "request_headers", AssertionError),
         (Continue({}, b"{}"), "request_headers", AssertionError),
         (Continue({}, b""), None, AssertionError),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from extproc.core.request import MODEL_CHARS_MAX, Endpoint
 from extproc.gateway.openai import (
+    LENIENT_COST,
     WHOLE_MAX,
     BodyFault,
     ParsedBody,

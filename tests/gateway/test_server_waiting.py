@@ -252,3 +252,13 @@ async def test_an_error_while_looking_sends_all_who_wait_to_the_fallback(monkeyp
         monkeypatch.undo()
         call = await asked(envoy)
         assert destination(await answer(call)) == HOST
+
+
+async def test_who_is_gone_before_its_time_is_counted() -> None:
+    """Its client left, or Envoy lost patience: only the stream's end is seen."""
+    async with gate() as envoy:
+        call = await asked(envoy)
+        await wait(envoy, 1)
+        call.cancel()
+        await until(envoy.idle)
+        assert envoy.metric('extproc_queue_seconds_count{outcome="gone",priority="patient"} 1.0')

@@ -23,7 +23,13 @@ class Admin:
         self.draining = False
         self.balancer = Balancer(BalancerSettings(), started_s=0.0)
         self.metrics = Metrics()
-        self.app = admin.build(self.balancer, self.metrics, lambda: self.now_s, lambda: self.draining)
+        self.app = admin.build(
+            self.balancer,
+            self.metrics,
+            lambda: self.now_s,
+            lambda: self.draining,
+            lambda: self.balancer.forecasts(self.now_s),
+        )
 
     def report(self, node_id: str, **fields: Any) -> None:
         host, state = fields.pop("host", "127.0.0.1:8000"), fields.pop("state", NodeState.READY)
