@@ -42,7 +42,7 @@ class Freshness(enum.Enum):
     STALE = "stale"
     """Only its state is trusted: the node takes part in the fallback if it was ready."""
     UNKNOWN = "unknown"
-    """Nothing of it is trusted; the node is still a member and takes part in the fallback."""
+    """Nothing of it is trusted but its state: the node is still a member, and in the fallback if it was ready."""
 
 
 @dataclass(frozen=True, slots=True)
