@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from extproc.core.admissionsettings import PriorityClass
 from extproc.core.decision import Chosen, Queued, Refusal, Refused
 from extproc.core.policy import RoutingPolicy
+from extproc.core.request import InferenceRequest
 from extproc.core.room import Limits
 from extproc.core.snapshot import NodeState, ServedModel
 from tests.core.fleet import MODEL, NOW_S, POLICY, balancer, request, snapshot
@@ -247,3 +249,41 @@ def test_the_same_calls_give_the_same_decisions() -> None:
         return [*one.balancer.admit(one.now_s), *one.balancer.decisions(99)]
 
     assert run() == run()
+
+
+def test_what_a_tenant_gets_in_one_lane_counts_in_the_others() -> None:
+    """One floods with long prompts and with short ones; it has one share all the same."""
+    one = Crowd()
+    one.node("short", 0, models=models(length_tokens=4096))
+    one.node("long", 0, models=models(length_tokens=8192))
+    one.waits("long0", "long1", "long2", tokens=5000, tenant="they")
+    one.waits("mid0", "mid1", "mid2", tokens=4000, tenant="they")
+    one.now_s += 1
+    one.waits("mine0", "mine1", "mine2", tokens=4000, tenant="me")
+    one.node("long", 5, models=models(length_tokens=8192))
+    assert order(one.admitted()) == ["long0", "mine0", "mine1", "long1", "mine2"]
+
+
+def test_who_waits_for_what_is_claimed_already_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = crowd("a")
+    for name in ("high", "mid", "low"):
+        one.waits(f"w-{name}", priority=name)
+    asked: list[str] = []
+    find = one.balancer._chooser.find
+
+    def watched(request: InferenceRequest, *others: Any) -> Any:
+        asked.append(request.request_id)
+        return find(request, *others)
+
+    monkeypatch.setattr(one.balancer._chooser, "find", watched)
+    assert one.admitted() == []
+    assert asked == ["w-high"]
+
+
+def test_a_queue_that_is_full_says_so() -> None:
+    one = Crowd({"low": PriorityClass(queue_ms_max=1000, queue_requests_max=1)})
+    one.node("a", 0)
+    one.waits("r1")
+    refused = one.comes("r2")
+    assert isinstance(refused, Refused)
+    assert refused.message.endswith("It cannot wait: 1 requests of class low wait already.")

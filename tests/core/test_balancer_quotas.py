@@ -208,5 +208,16 @@ def test_embeddings_have_no_answers_to_wait_for() -> None:
     for number in range(200):
         batch = request(f"r{number}", tokens=200, endpoint=Endpoint.EMBEDDING, sequences=100)
         balancer.route(batch, POLICY, NOW_S + number / 2)
-    found = needed(balancer, "llama")
-    assert found[1] == 1
+    (found,) = balancer.forecasts(NOW_S + 100)
+    assert found.nodes_needed == 1
+    assert 1.5 < found.requests_per_s < 2.5, "a batch is one"
+    assert found.output_tokens_per_s < 20, "it has been learned that they have none"
+
+
+def test_names_that_clients_invent_are_not_forecast_though_a_node_may_serve_them() -> None:
+    balancer = fleet()
+    balancer.observe(NodeReported(snapshot("u", models=None)), NOW_S)
+    for number in range(5):
+        asked = request(f"r{number}", tokens=10, model=f"invented-{number}")
+        assert isinstance(balancer.route(asked, POLICY, NOW_S + number).outcome, Chosen)
+    assert [one.model for one in balancer.forecasts(NOW_S + 10)] == ["llama"]

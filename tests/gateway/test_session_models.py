@@ -224,3 +224,12 @@ def test_a_model_of_the_clients_that_is_no_text_is_still_refused_as_before() -> 
     assert talk.say(headers(body_in_one=True)) == ACKNOWLEDGE
     error = error_of(talk.say(whole(b'{"model": ["fast"], "messages": []}')))
     assert (error["status"], error["param"]) == (400, "model")
+
+
+def test_a_body_that_becomes_too_long_with_the_other_model_is_413() -> None:
+    long = "m" * 200
+    fleet = balancer(node("a", long))
+    body = chat("x" * 1500, model="fast")
+    talk = Talk(fleet, policy=policy(aliases={"fast": long}), body_bytes_max=len(body) + 100)
+    assert talk.say(headers(content_length=len(body), body_in_one=True)) == ACKNOWLEDGE
+    assert error_of(talk.say(whole(body)))["code"] == "request_too_large"

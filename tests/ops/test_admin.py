@@ -3,6 +3,8 @@ from collections.abc import Iterator
 import pytest
 
 from extproc.core.outcome import Answered, Ending
+from extproc.core.policy import RoutingPolicy
+from extproc.core.request import Endpoint, InferenceRequest, TokenCount
 from extproc.core.snapshot import Learned, NodeState, OwnLoad, ServedModel, Snapshot
 from extproc.ops import admin
 from tests.ops.pages import Admin, Client, page
@@ -207,3 +209,11 @@ async def test_what_is_not_there_is_404_and_nothing_can_be_posted(client: Client
         assert response.status == 404
     async with client.post("/nodes") as response:
         assert response.status == 405
+
+
+async def test_of_who_was_queued_it_is_told_for_how_long_it_may_wait(of: Admin, client: Client) -> None:
+    of.report("a", models=(ServedModel("m"),), requests_waiting=100)
+    asked = InferenceRequest("r1", "m", Endpoint.CHAT, TokenCount(10, exact=True), priority="batch")
+    of.balancer.route(asked, RoutingPolicy(), of.now_s)
+    (decision,) = (await page(client, "/decisions"))["decisions"]
+    assert (decision["outcome"]["kind"], decision["outcome"]["until_s"]) == ("queued", 30.0)

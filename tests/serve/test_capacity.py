@@ -5,6 +5,10 @@ from typing import Any
 import grpc
 import pytest
 
+from extproc import app
+from extproc.core.balancer import Balancer
+from extproc.core.forecast import ModelForecast
+from extproc.core.settings import BalancerSettings
 from extproc.pb import nodes_pb2
 from extproc.pb.externalscaler_pb2 import GetMetricsRequest, ScaledObjectRef
 from extproc.pb.externalscaler_pb2_grpc import ExternalScalerStub
@@ -63,3 +67,19 @@ async def test_keda_is_told_where_it_is_to_listen_for_it(serve: Serve) -> None:
 async def test_without_a_word_of_it_nobody_listens_for_keda(serve: Serve) -> None:
     served = await serve()
     assert "scaler" not in served.at
+
+
+def test_one_reading_of_the_forecast_serves_all_for_a_second() -> None:
+    class Read(Balancer):
+        reads = 0
+
+        def forecasts(self, now_s: float) -> tuple[ModelForecast, ...]:
+            self.reads += 1
+            return super().forecasts(now_s)
+
+    balancer, now_s = Read(BalancerSettings(), 0.0), [5.0]
+    read = app._read_now_and_then(balancer, lambda: now_s[0])
+    for at_s, reads in [(5.0, 1), (5.9, 1), (6.0, 2), (6.5, 2), (8.0, 3)]:
+        now_s[0] = at_s
+        read()
+        assert balancer.reads == reads
