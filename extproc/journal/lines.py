@@ -12,7 +12,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from extproc.core.decision import Candidate, Chosen, Decision, Queued, Refusal, Refused, Unknown
+from extproc.core.admission import WAITABLE
+from extproc.core.decision import Candidate, Chosen, Decision, Queued, Refused, Unknown
 from extproc.core.outcome import Answered
 from extproc.core.request import InferenceRequest, Phase
 from extproc.core.snapshot import ServedModel
@@ -133,8 +134,8 @@ class Admitted(_Line, frozen=True, tag="admit"):
 
     @property
     def turned_away(self) -> bool:
-        """Whether its time was up. Whoever goes by turn is not refused for want of room."""
-        return self.decided.refused is not None and self.decided.refused.refusal is Refusal.OVERLOADED
+        """Whether its time was up. Whoever goes by turn is not refused for what may be otherwise in a while."""
+        return self.decided.refused is not None and self.decided.refused.refusal in WAITABLE
 
 
 class Drained(_Line, frozen=True, tag="drain"):

@@ -10,7 +10,7 @@ import pytest
 from extproc.core.decision import Chosen, Decision, Refused
 from extproc.core.policy import RoutingPolicy
 from extproc.core.room import Limits
-from extproc.core.snapshot import ServedModel
+from extproc.core.snapshot import NodeState, ServedModel
 from extproc.journal import balancer as journal
 from extproc.journal.balancer import close
 from extproc.replay.other import Other
@@ -53,6 +53,7 @@ def test_a_session_with_a_queue_comes_out_the_same(path: Path) -> None:
 
 STALE: list[Call] = [("wait", {"seconds": 7.0})]
 NONE_FULL: list[Call] = [("report", {"node": NODES[0]}), ("report", {"node": NODES[1]})]
+LOADING: list[Call] = [("report", {"node": node, "state": NodeState.LOADING}) for node in NODES]
 ADAPTER = ("report", {"node": NODES[2], "models": (ServedModel("adapter"),), "requests_waiting": 100})
 
 
@@ -70,6 +71,9 @@ ADAPTER = ("report", {"node": NODES[2], "models": (ServedModel("adapter"),), "re
         ),
         pytest.param(
             [*FULL, *asks(3), ("left", {"node": "a", "boot_id": "boot-1"}), *FLEET, ADMIT], id="a node has left"
+        ),
+        pytest.param(
+            [*LOADING, *asks(3), ("wait", {"seconds": 601.0}), *LOADING, ADMIT], id="in vain for nodes that load"
         ),
     ],
 )
