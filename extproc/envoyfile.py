@@ -11,8 +11,8 @@ from typing import Any, Final
 import msgspec
 import yaml
 
+from extproc import yamlfile
 from extproc.core.settings import Fault
-from extproc.regularfile import open_regular
 from extproc.yamlfile import Document
 
 FILE_BYTES_MAX: Final = 1024 * 1024
@@ -60,20 +60,7 @@ class At(msgspec.Struct, frozen=True):
 
 def load(path: Path) -> Document | Fault:
     """What a YAML or JSON file holds. Unlike files of ours a bootstrap lives by aliases, and Envoy minds no tags."""
-    try:
-        with open_regular(path) as file:
-            raw = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        return Fault(str(path), "a readable file", error.strerror or str(error))
-    if len(raw) > FILE_BYTES_MAX:
-        return Fault(str(path), f"at most {FILE_BYTES_MAX} bytes", "more")
-    try:
-        return Document(yaml.load(raw, Loader=_Loader))  # noqa: S506 - a SafeLoader
-    except yaml.MarkedYAMLError as error:
-        at = error.problem_mark
-        return Fault(f"{path}:{at.line + 1}:{at.column + 1}" if at else str(path), "YAML", error.problem or str(error))
-    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
-        return Fault(str(path), "YAML", " ".join(str(error).split())[:200])
+    return yamlfile.load(path, _Loader, FILE_BYTES_MAX)
 
 
 class _Loader(yaml.SafeLoader):

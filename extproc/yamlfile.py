@@ -59,23 +59,26 @@ def _refusal(problem: str, at: yaml.Event | yaml.Node) -> yaml.MarkedYAMLError:
     return yaml.composer.ComposerError(problem=problem, problem_mark=at.start_mark)  # type: ignore[arg-type]
 
 
-def load(path: Path) -> Document | Fault:
-    """The file's one document, or what keeps it from being read: its path, with line and column where known."""
+def load(path: Path, loader: type[yaml.SafeLoader] = _Loader, bytes_max: int = FILE_BYTES_MAX) -> Document | Fault:
+    """The file's one document, or what keeps it from being read: its path, with line and column where known.
+
+    Another `loader` is for files that are not ours; whoever takes one bounds what it lets through.
+    """
     try:
         with open_regular(path) as file:
-            raw = file.read(FILE_BYTES_MAX + 1)
+            raw = file.read(bytes_max + 1)
     except OSError as error:
         return Fault(str(path), "a readable file", error.strerror or str(error))
-    if len(raw) > FILE_BYTES_MAX:
-        return Fault(str(path), f"at most {FILE_BYTES_MAX} bytes", "more")
+    if len(raw) > bytes_max:
+        return Fault(str(path), f"at most {bytes_max} bytes", "more")
     try:
-        return Document(yaml.load(raw, Loader=_Loader))  # noqa: S506 - a SafeLoader
+        return Document(yaml.load(raw, Loader=loader))  # noqa: S506 - a SafeLoader
     except yaml.MarkedYAMLError as error:
         at = error.problem_mark
         place = f"{path}:{at.line + 1}:{at.column + 1}" if at else str(path)
         return Fault(place, "YAML", error.problem or str(error))
-    except (yaml.YAMLError, ValueError, OverflowError) as error:
-        # Bytes that are no text, dates and numbers that do not exist.
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+        # Bytes that are no text, dates and numbers that do not exist, nesting where the loader has no bound.
         return Fault(str(path), "YAML", " ".join(str(error).split())[:200])
 
 
