@@ -6,18 +6,18 @@ nobody of a lower class takes room for which one of a higher class waits, and a 
 ones; but models that live on different nodes do not hold up each other.
 """
 
-from bisect import bisect_left
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 from math import fsum
 
 from msgspec.structs import replace
 
+from extproc.core.ablenodes import AbleNodes
 from extproc.core.admissionqueue import AdmissionQueue, Lane, Waiting
 from extproc.core.decision import Queued, Refusal, Refused
 from extproc.core.filters import tokens_at_least
 from extproc.core.policy import RoutingPolicy
-from extproc.core.request import InferenceRequest
+from extproc.core.request import NOWHERE, InferenceRequest
 from extproc.core.router import ALONE, Standing
 from extproc.core.settings import BalancerSettings
 
@@ -38,7 +38,7 @@ class Admission:
         self._shares = [1.0 - fsum(reserved[:rank]) for rank in range(len(reserved))]
         """Of each node's room, what is left for each class by those above it."""
         self.queue = AdmissionQueue(classes)
-        self._able = _Able()
+        self._able = AbleNodes()
 
     def rank(self, request: InferenceRequest) -> int:
         """Its class's place, 0 is the highest."""
@@ -55,13 +55,13 @@ class Admission:
         if not self.queue:
             return ALONE if share == 1 else Standing(share)
         claimed = frozenset[str]().union(*(lane.nodes for lane in self.queue.lanes(rank)))
-        mine = self._able.to_serve(request.model, tokens_at_least(request))
+        mine = self._able.to_serve(request.model, tokens_at_least(request), request.subset)
         return Standing(share, claimed, self.queue.tokens_waiting(rank, mine))
 
     def would_wait(self, request: InferenceRequest, refused: Refused, now_s: float) -> Queued | Refused:
         """What a request is told that cannot go now."""
         rank = self.rank(request)
-        if refused.refusal not in WAITABLE or not self._queue_s_max[rank]:
+        if refused.refusal not in WAITABLE or not self._queue_s_max[rank] or request.subset == NOWHERE:
             return refused
         why_not = self.queue.why_not(rank, request.body_bytes)
         if why_not is not None:
@@ -88,9 +88,9 @@ class Admission:
         if waiting.lane != self._lane_of(request, waiting.policy):
             self._line_up_anew()
 
-    def serves(self, node_id: str, models: Mapping[str, int | None] | None) -> None:
-        """What a member serves now, with context lengths; `None`: that is not known."""
-        if self._able.serves(node_id, models):
+    def serves(self, node_id: str, host: str, models: Mapping[str, int | None] | None) -> None:
+        """What a member serves now, and where, with context lengths; `None`: that is not known."""
+        if self._able.serves(node_id, host, models):
             self._line_up_anew()
 
     def forget(self, node_id: str) -> None:
@@ -107,11 +107,12 @@ class Admission:
             self.queue.line_up_anew(lambda one: self._lane_of(one.request, one.policy))
 
     def _lane_of(self, request: InferenceRequest, policy: RoutingPolicy) -> Lane:
-        nodes = self._able.to_serve(request.model, tokens_at_least(request))
+        subset = request.subset
+        nodes = self._able.to_serve(request.model, tokens_at_least(request), subset)
         fallback = None if request.model_fixed else policy.fallback_models.get(request.model)
         if fallback is None:
             return Lane(self.rank(request), nodes)
-        return Lane(self.rank(request), nodes, self._able.to_serve(fallback, request.output_tokens_max or 0))
+        return Lane(self.rank(request), nodes, self._able.to_serve(fallback, request.output_tokens_max or 0, subset))
 
 
 class Turns:
@@ -165,59 +166,3 @@ class Turns:
 
     def _entry(self, lane: Lane) -> tuple[int, float, int, Lane]:
         return lane.rank, *self._queue.turn(lane), lane
-
-
-class _Able:
-    """Which nodes can serve what: equal answers are one object.
-
-    State: the models of each node, and for each model that was asked for the nodes by their context length.
-    """
-
-    def __init__(self) -> None:
-        self._served: dict[str, Mapping[str, int | None] | None] = {}
-        self._listed: frozenset[str] | None = None
-        self._nodes: dict[str, tuple[list[int], list[frozenset[str]]]] = {}
-
-    def serves(self, node_id: str, models: Mapping[str, int | None] | None) -> bool:
-        """Whether that is something else than before."""
-        if node_id in self._served and self._served[node_id] == models:
-            return False
-        self._served[node_id] = models
-        self._nodes.clear()
-        self._listed = None
-        return True
-
-    def forget(self, node_id: str) -> bool:
-        """Whether it served anything."""
-        was_there = node_id in self._served
-        self._served.pop(node_id, None)
-        self._nodes.clear()
-        self._listed = None
-        return was_there
-
-    def to_serve(self, model: str, wanted_tokens: int) -> frozenset[str]:
-        """Nodes that serve a model, or may, and whose context holds so many tokens, or may."""
-        if self._listed is None:
-            self._listed = frozenset[str]().union(*(models for models in self._served.values() if models))
-        if model not in self._listed:
-            model = ""  # by whatever name: only nodes may serve it whose models are not known
-        found = self._nodes.get(model)
-        if found is None:
-            found = self._nodes[model] = self._by_length(model)
-        lengths_tokens, nodes = found
-        return nodes[bisect_left(lengths_tokens, wanted_tokens)]
-
-    def _by_length(self, model: str) -> tuple[list[int], list[frozenset[str]]]:
-        """Known lengths, the shortest first, each with the nodes that have it, a longer one or none; then these."""
-        lengths = {
-            node_id: None if models is None else models[model]
-            for node_id, models in self._served.items()
-            if models is None or model in models
-        }
-        known_tokens = sorted({length for length in lengths.values() if length is not None})
-        nodes = [
-            frozenset(node_id for node_id, length in lengths.items() if length is None or length >= least)
-            for least in known_tokens
-        ]
-        unknown = frozenset(node_id for node_id, length in lengths.items() if length is None)
-        return known_tokens, [*nodes, unknown]

@@ -12,48 +12,30 @@ choosing and counting are one step, and the same calls give the same decisions, 
 journal is replayed.
 """
 
-from collections import deque
-from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 
-from extproc.core.admission import WAITABLE, Admission
+from msgspec import structs
+
+from extproc.core.admission import WAITABLE
 from extproc.core.admissionqueue import Lane, Waiting
-from extproc.core.chooser import Chooser, Found
+from extproc.core.balancerstate import BalancerState
+from extproc.core.chooser import Found
 from extproc.core.decided import Turn, decision_of, serve, uninspected
-from extproc.core.decision import Chosen, Decision, Outcome, Queued, Refused
-from extproc.core.fallback import SmoothWeightedRoundRobin
+from extproc.core.decision import OBSERVED, Chosen, Decision, Outcome, Queued, Refused
 from extproc.core.filters import is_listed
-from extproc.core.fleetstate import FleetState
-from extproc.core.forecast import Forecast, ModelForecast
 from extproc.core.outcome import Answered, Ending
 from extproc.core.policy import RoutingPolicy
-from extproc.core.quotas import Quotas
 from extproc.core.refusals import rate_limited, turned_away
 from extproc.core.request import InferenceRequest
 from extproc.core.router import FallBack, Known, Verdict
-from extproc.core.settings import BalancerSettings
-from extproc.core.snapshot import Applied, Freshness, NodeEvent, NodeReported, NodeView, Observation
+from extproc.core.snapshot import Applied, NodeEvent, NodeReported, Observation
 
 ADMITTED_AT_ONCE_MAX = 16
 """Of those who wait, so many go in one call: each takes a decision, and others shall come between."""
 
 
-class Balancer:
+class Balancer(BalancerState):
     """Decides where requests go. One object, one thread."""
-
-    def __init__(self, settings: BalancerSettings, started_s: float) -> None:
-        self.settings = settings
-        self._fleet = FleetState(settings)
-        self._admission = Admission(settings)
-        self._chooser = Chooser(settings, self._fleet, started_s)
-        self._forecast = Forecast(settings.forecast, settings.nodes, settings.rates, started_s)
-        self._quotas = Quotas(settings.quotas, settings.quota_buckets_max)
-        self._round_robin = SmoothWeightedRoundRobin()
-        self._round_robin_uninspected = SmoothWeightedRoundRobin()  # of its own: polls must not take inference's turns
-        self._decisions: deque[Decision] = deque(maxlen=settings.decisions_kept_max)
-        self.on_room: Callable[[], None] = _nobody_waits
-        """Called when somebody waits and there may be room. It must not call back, but see to it that `admit` is called
-        soon after, and when `next_deadline_s` has come."""
 
     def observe(self, event: NodeEvent, now_s: float) -> Observation:
         """Take what an agent said. What the table ignores or refuses changes nothing."""
@@ -63,7 +45,7 @@ class Balancer:
                 view = self._fleet.table.get(event.snapshot.node_id)
                 assert view is not None, "it has just reported"
                 self._forecast.observed(view, now_s)
-                self._admission.serves(view.snapshot.node_id, view.context_lengths)
+                self._admission.serves(view.snapshot.node_id, view.snapshot.host, view.context_lengths)
             else:
                 self._forget(event.node_id)
             self._end_lost(now_s)
@@ -91,6 +73,15 @@ class Balancer:
         found = self._found(request, policy, now_s)
         return self._decision(found, policy, self._outcome(request, found, self._round_robin.peek, now_s), now_s)
 
+    def rehearse(self, request: InferenceRequest, policy: RoutingPolicy, now_s: float) -> Decision:
+        """Decide about a request that goes where Envoy sends it, whatever is decided; the decision is kept.
+
+        Nothing is counted, and nobody waits: who would is refused here.
+        """
+        found = self._found(request, policy, now_s)
+        outcome = self._outcome(request, found, self._round_robin.peek, now_s, may_wait=False)
+        return self._kept(structs.replace(self._decision(found, policy, outcome, now_s), arm=OBSERVED))
+
     def admit(self, now_s: float) -> list[Decision]:
         """Let those go who have room now, and refuse those whose time is up: their decisions, a bounded number.
 
@@ -114,7 +105,7 @@ class Balancer:
                 refused[waiting.lane] = outcome if isinstance(outcome, Refused) else None
             why = f"there was no room for it in {now_s - waiting.since_s:.1f} s"
             done.append(self._turn_away(waiting, why, refused[waiting.lane], now_s))
-        if len(done) >= ADMITTED_AT_ONCE_MAX or refused:  # more may go, or those behind whose time was up
+        if done:  # more may go: those behind, and who was held up before one went that begins the same prompt
             self._may_have_room()
         return done
 
@@ -122,10 +113,22 @@ class Balancer:
         """Turn away all who wait: we end, and another router shall have them. Their decisions."""
         return [self._turn_away(one, "this router is ending", None, now_s) for one in self._admission.queue.clear()]
 
-    def route_uninspected(self, request_id: str, trace_id: str, now_s: float) -> Decision:
-        """Choose a node by round robin for what is no inference request; it is not counted anywhere."""
-        outcome = serve(self._chooser.find_uninspected(now_s), self._round_robin_uninspected.pick)
-        return uninspected(request_id, trace_id, self._chooser.settled(outcome, now_s), now_s)
+    def route_uninspected(
+        self,
+        request_id: str,
+        trace_id: str,
+        now_s: float,
+        policy: RoutingPolicy | None = None,
+        subset: tuple[str, ...] | None = None,
+    ) -> Decision:
+        """Choose a node by round robin for what is no inference request; it is not counted anywhere.
+
+        Of the policy only the destination matters; `subset` is as a request's.
+        """
+        found = self._chooser.find_uninspected(subset, 0 if policy is None else policy.others_max, now_s)
+        outcome = serve(found, self._round_robin_uninspected.pick, request_id)
+        name = "" if policy is None else policy.name
+        return uninspected(request_id, trace_id, name, self._chooser.settled(outcome, subset, now_s), now_s)
 
     def recount(self, request: InferenceRequest) -> None:
         """Put right a request that was routed by an estimate of its prompt, now with its tokens.
@@ -141,6 +144,14 @@ class Balancer:
         """The answer's first token was seen. Idempotent; unknown ids are no fault."""
         self._fleet.first_token(request_id, now_s)
         self._may_have_room()
+
+    def served(self, request_id: str, host: str, now_s: float) -> None:
+        """Envoy sent the request to this host, which need not be the chosen one: it counts where it is.
+
+        Ids of requests that are not open are no fault, nor are hosts of which no member is known.
+        """
+        if self._fleet.served(request_id, host, now_s):
+            self._may_have_room()
 
     def leave(self, request_id: str, now_s: float) -> None:
         """Its stream was left before the answer's end, which `answered` tells, or nobody. Unknown ids are no fault."""
@@ -182,58 +193,24 @@ class Balancer:
         self._may_have_room()
         return gone
 
-    def views(self) -> Collection[NodeView]:
-        """Every member as decisions see it; do not hold it over another call."""
-        return self._fleet.views()
-
-    def freshness(self, view: NodeView, now_s: float) -> Freshness:
-        """How far a member's snapshot can be trusted now."""
-        return self._fleet.freshness(view, now_s)
-
-    @property
-    def out_until_s(self) -> Mapping[str, float]:
-        """Nodes that failed requests: until when none goes there; past that time they are on trial."""
-        return self._fleet.out_until_s
-
-    def decisions(self, limit: int) -> list[Decision]:
-        """The latest decisions about inference requests, newest first."""
-        return list(islice(reversed(self._decisions), max(0, limit)))
-
-    def forecasts(self, now_s: float) -> tuple[ModelForecast, ...]:
-        """What is to come of each model, and how many nodes that takes. Nodes that are left out are none."""
-        return self._forecast.of([one for one in self.views() if one.snapshot.node_id not in self.out_until_s], now_s)
-
-    @property
-    def requests_open(self) -> int:
-        """Requests sent somewhere by us and not finished."""
-        return len(self._fleet.ledger)
-
-    @property
-    def next_deadline_s(self) -> float | None:
-        """When the time is up of the first who waits; `None`: nobody waits."""
-        return self._admission.queue.next_deadline_s
-
-    @property
-    def waiting(self) -> Mapping[str, tuple[int, int]]:
-        """How many wait of each class, and the bytes of their bodies."""
-        return self._admission.queue.depths()
-
     def _found(self, request: InferenceRequest, policy: RoutingPolicy, now_s: float) -> Found:
         return self._chooser.find(request, policy, self._admission.standing(request), now_s)
 
-    def _outcome(self, request: InferenceRequest, found: Found, whose_turn: Turn, now_s: float) -> Outcome:
+    def _outcome(
+        self, request: InferenceRequest, found: Found, whose_turn: Turn, now_s: float, *, may_wait: bool = True
+    ) -> Outcome:
         """What is said to a request that has come now. Only who goes takes a turn."""
         outcome: Outcome | FallBack = found.verdict.outcome
         if isinstance(outcome, Refused):
-            outcome = self._chooser.settled(outcome, now_s)
-        if isinstance(outcome, Refused):
+            outcome = self._chooser.settled(outcome, request.subset, now_s)
+        if isinstance(outcome, Refused) and may_wait:
             outcome = self._admission.would_wait(request, outcome, now_s)
         if isinstance(outcome, Chosen | FallBack | Queued):
             price = self._quotas.price(request, found.allowed_tokens)
             exceeded = self._quotas.check(request.tenant, request.model, price, now_s)
             if exceeded is not None:
                 return rate_limited(exceeded)
-        return outcome if isinstance(outcome, Queued) else serve(outcome, whose_turn)
+        return outcome if isinstance(outcome, Queued) else serve(outcome, whose_turn, request.request_id)
 
     def _take(self, found: Found, policy: RoutingPolicy, node_id: str, now_s: float) -> None:
         """The request goes to this member: count it, and the turn."""
@@ -257,11 +234,13 @@ class Balancer:
 
     def _let_go(self, waiting: Waiting, found: Found, now_s: float) -> Decision:
         """It waits no longer, and goes where it can."""
-        outcome = self._chooser.settled(serve(found.verdict.outcome, self._round_robin.pick), now_s)
+        request_id = waiting.request.request_id
+        outcome = serve(found.verdict.outcome, self._round_robin.pick, request_id)
+        outcome = self._chooser.settled(outcome, waiting.request.subset, now_s)
         if isinstance(outcome, Chosen):
             self._take(found, waiting.policy, outcome.node_id, now_s)
         elif isinstance(outcome, Refused):
-            self._quotas.cancel(waiting.request.request_id)
+            self._quotas.cancel(request_id)
         return self._kept(self._decision(found, waiting.policy, outcome, now_s, waiting.since_s))
 
     def _turn_away(self, waiting: Waiting, why: str, now: Refused | None, now_s: float) -> Decision:
@@ -292,7 +271,3 @@ class Balancer:
         self._admission.forget(node_id)
         self._round_robin.forget(node_id)
         self._round_robin_uninspected.forget(node_id)
-
-
-def _nobody_waits() -> None:
-    """Before anybody looks after those who wait."""

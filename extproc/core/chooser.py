@@ -7,7 +7,8 @@ from extproc.core.decision import Chosen, Outcome, Refusal, Refused, Unknown
 from extproc.core.fleetstate import FleetState
 from extproc.core.phase import expected_output_tokens
 from extproc.core.policy import RoutingPolicy
-from extproc.core.request import InferenceRequest
+from extproc.core.refusals import not_in_subset
+from extproc.core.request import NOWHERE, InferenceRequest
 from extproc.core.room import may_hold
 from extproc.core.router import FallBack, Known, Standing, Verdict, decide, fall_back
 from extproc.core.settings import BalancerSettings
@@ -58,19 +59,29 @@ class Chooser:
             return view is not None and may_hold(view, found.request)
         return isinstance(outcome, FallBack)
 
-    def find_uninspected(self, now_s: float) -> Chosen | Refused | Unknown | FallBack:
+    def find_uninspected(
+        self, subset: tuple[str, ...] | None, others_max: int, now_s: float
+    ) -> Chosen | Refused | Unknown | FallBack:
         """Where what is no inference request can go now."""
         nodes, settings = self._fleet.views(), self._settings
-        if now_s < self._first_choice_s or not nodes:
+        if subset != NOWHERE and (now_s < self._first_choice_s or not nodes):
             return self._too_early()
+        allowed = nodes if subset is None else filters.in_subset(nodes, subset)
+        if not allowed:
+            return not_in_subset(settings)
         out_until_s = self._fleet.out_until_s
-        if ready := filters.ready(nodes, now_s, settings.nodes):
-            return FallBack(filters.not_out(ready, out_until_s, now_s))
-        return fall_back(nodes, out_until_s, settings, now_s)
+        if ready := filters.ready(allowed, now_s, settings.nodes):
+            return FallBack(filters.not_out(ready, out_until_s, now_s), others_max)
+        return fall_back(allowed, out_until_s, others_max, settings, now_s)
 
-    def settled(self, outcome: Outcome, now_s: float) -> Outcome:
-        """Soon after the start some agents are still on their way: then only full nodes are a reason to refuse."""
+    def settled(self, outcome: Outcome, subset: tuple[str, ...] | None, now_s: float) -> Outcome:
+        """Soon after the start some agents are still on their way: then only full nodes are a reason to refuse.
+
+        Or that it may go nowhere at all.
+        """
         if now_s >= self._settled_s or not isinstance(outcome, Refused) or outcome.refusal is Refusal.OVERLOADED:
+            return outcome
+        if subset == NOWHERE:
             return outcome
         return Unknown(f"started less than {self._settings.nodes.settle_s:g} s ago, and no known node serves it")
 
@@ -97,7 +108,9 @@ class Chooser:
 
     def _find(self, request: InferenceRequest, policy: RoutingPolicy, standing: Standing, now_s: float) -> Found:
         known = self.known(request, policy)
-        if now_s < self._first_choice_s:
+        if request.subset == NOWHERE:
+            verdict = Verdict(not_in_subset(self._settings))
+        elif now_s < self._first_choice_s:
             verdict = Verdict(self._too_early())
         else:
             verdict = decide(request, self._fleet.views(), policy, self._settings, known, now_s, standing)

@@ -7,6 +7,9 @@ from msgspec import Struct
 
 from extproc.core.request import CountSource, Phase
 
+OBSERVED = "observed"
+"""The arm of decisions that Envoy is not told."""
+
 
 class Refusal(enum.Enum):
     """Why a request is refused. The value is the `code` of the error body."""
@@ -26,7 +29,10 @@ class Chosen(Struct, frozen=True):
     reason: str
     """For people, one short phrase: why this node."""
     fallback: bool = False
-    """True: weighted round robin, because no fresh snapshot could be trusted or nothing was known of the request."""
+    """True: weighted round robin, because no fresh snapshot could be trusted, nothing was known of the request, or it
+    is of the canary's control arm."""
+    others: tuple[str, ...] = ()
+    """Hosts that may serve it instead, best first; only where the policy's destination is a list."""
 
 
 class Refused(Struct, frozen=True):
@@ -90,3 +96,6 @@ class Decision(Struct, frozen=True):
     """Its class."""
     queued_s: float = 0.0
     """How long it has waited for room."""
+    arm: str = ""
+    """`strategy`, or `control` for those that the policy's canary leaves to the round robin; `observed`: Envoy was told
+    nothing; empty: it was not inspected."""

@@ -102,6 +102,16 @@ class Ejections:
         else:
             self._bar(state, now_s + VERDICT_S)
 
+    def moved(self, chosen_id: str, node_id: str, request_id: str, now_s: float) -> None:
+        """Another node than the chosen one got the request: it is no trial of that one, which soon has another."""
+        state = self._states.get(chosen_id)
+        if state is not None and request_id in state.probes:
+            state.probes.remove(request_id)
+            if state.probe == request_id:
+                state.probe = None
+                self._bar(state, now_s + VERDICT_S)
+        self.chosen(node_id, request_id, now_s)
+
     def _tried(self, state: _State, request_id: str, ending: Ending, now_s: float) -> None:
         """A trial failed. An error may be the request's own fault: then another is sent, as often as before."""
         if request_id not in state.probes:

@@ -1,6 +1,6 @@
 """Who may serve a request. A filter that says no says why, in a phrase for people."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from extproc.core.request import InferenceRequest
 from extproc.core.settings import NodeLimits
@@ -17,6 +17,17 @@ def freshness(age_s: float, limits: NodeLimits) -> Freshness:
 def serving(nodes: Iterable[NodeView], model: str) -> list[NodeView]:
     """Nodes that list the model. Nodes whose list is not known may serve it too."""
     return [node for node in nodes if node.context_lengths is None or model in node.context_lengths]
+
+
+def in_subset(nodes: Iterable[NodeView], subset: Collection[str]) -> list[NodeView]:
+    """Nodes whose host is in a request's subset, or whose address is there for all ports."""
+    return [node for node in nodes if not addresses_of(node.snapshot.host).isdisjoint(subset)]
+
+
+def addresses_of(host: str) -> frozenset[str]:
+    """What a subset may call a host: `ip:port`, and `ip` alone, an IPv6 address with or without brackets."""
+    address = host.rpartition(":")[0]
+    return frozenset((host, address, address.strip("[]")))
 
 
 def is_listed(nodes: Iterable[NodeView], model: str) -> bool:

@@ -7,6 +7,8 @@ answers ─answered─►┘
 
 from collections.abc import Collection, Mapping
 
+from msgspec import structs
+
 from extproc.core.answerlengths import AnswerLengths
 from extproc.core.ejection import Ejections
 from extproc.core.filters import freshness
@@ -98,6 +100,21 @@ class FleetState:
             self._computed(reservation, now_s)
             self.ejections.answered(reservation.node_id, request_id, Ending.SERVED, now_s, members=len(self.table))
             self._renew(reservation.node_id)
+
+    def served(self, request_id: str, host: str, now_s: float) -> bool:
+        """See `Balancer.served`; whether that changes anything. It keeps its tokens, whatever that node has."""
+        before = self.ledger.get(request_id)
+        node_id = self.table.at(host)
+        view = None if node_id is None else self.table.get(node_id)
+        if before is None or view is None or node_id is None or node_id == before.node_id:
+            return False
+        adapter = before.adapter if before.adapter in view.adapters_unloaded else None
+        self.ledger.move(structs.replace(before, node_id=node_id, cached_tokens=0, adapter=adapter))
+        self.caches.sent(view.snapshot, before.prompt_blocks)
+        self.ejections.moved(before.node_id, node_id, request_id, now_s)
+        self._renew(before.node_id)
+        self._renew(node_id)
+        return True
 
     def leave(self, request_id: str, now_s: float) -> None:
         """See `Balancer.leave`."""

@@ -91,6 +91,16 @@ class Ledger:
             self._let_go(node_id)
         return entry
 
+    def move(self, reservation: Reservation) -> None:
+        """An open request is at another node than it was opened for, since then: nothing of it is left at that one."""
+        entry = self._open[reservation.request_id]
+        before = entry.reservation.node_id
+        if entry.counted:
+            self._nodes[before].undo(entry)
+            self._let_go(before)
+        entry.reservation, entry.counted = reservation, True
+        self._node(reservation.node_id).insert(entry)
+
     def get(self, request_id: str) -> Reservation | None:
         """An open request's reservation."""
         entry = self._open.get(request_id)

@@ -180,6 +180,23 @@ class NodeLedger:
         del self.open[entry.reservation.request_id]
         self.sequences -= entry.reservation.sequences
 
+    def undo(self, entry: Entry) -> None:
+        """It never came."""
+        self.held -= entry.left_s is None
+        self.drop(entry)
+        self.match()
+
+    def insert(self, entry: Entry) -> None:
+        """It was sent a while ago, before others perhaps."""
+        one = entry.reservation
+        self.open[one.request_id] = entry
+        self.open = dict(sorted(self.open.items(), key=lambda item: opened_s(item[1])))
+        self.held += entry.left_s is None
+        self.sequences += one.sequences
+        if one.adapter is not None:
+            self.adapters.setdefault(one.adapter, one.opened_s)
+        self.match()
+
     def match(self) -> None:
         """Make all sums anew for a sample that has just come."""
         told_after_s = self.sample.taken_at_s + self.sample.delay_s

@@ -1,17 +1,19 @@
 """How a route wants its requests routed, and how a mapping becomes that."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
     ValidationInfo,
     field_validator,
 )
+from xxhash import xxh3_64_intdigest
 
 from extproc.core.admissionsettings import ClassName
 from extproc.core.aliases import Aliases, FallbackModels, Frozen, target_of
@@ -24,6 +26,11 @@ CLAIM_CHARS_MAX: Final = 256
 """Of a namespace and a claim's path."""
 CLAIM_DEPTH_MAX: Final = 8
 """Names in a claim's path."""
+DESTINATIONS_MAX: Final = 16
+"""Hosts that Envoy is told of for one request."""
+CANARY_SEED: Final = 0x0CA9A97
+"""Of its own: which arm a request is in must not go with the model that its alias gives it."""
+_HASHES: Final = 2**64
 SECRET_HEADERS: Final = frozenset(("authorization", "cookie", "proxy-authorization"))
 """What stands in these must not stand in logs, and a tenant's name does."""
 
@@ -36,6 +43,10 @@ def _shown_header(name: str) -> str:
     return name
 
 
+def _mode(mode: object) -> object:
+    return "off" if mode is False else mode  # YAML 1.1, which Kubernetes reads, takes the word for that
+
+
 def _claim(text: str) -> str:
     namespace, _, path = text.partition(":")
     names = path.split(".")
@@ -45,6 +56,7 @@ def _claim(text: str) -> str:
     return text
 
 
+Destination = Literal["original-dst", "original-dst-metadata", "override-host"]
 PolicyName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 HeaderName = Annotated[
     str,
@@ -61,7 +73,23 @@ class RoutingPolicy(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: PolicyName = "default"
+    mode: Annotated[Literal["enforce", "observe", "off"], BeforeValidator(_mode)] = "enforce"
+    """`observe`: requests are decided about and the decisions kept, but Envoy is told nothing; `off`: nothing is
+    decided. Either way requests go where Envoy's own route sends them."""
     strategy: str = DEFAULT_STRATEGY
+    canary: float = Field(100.0, ge=0, le=100, allow_inf_nan=False)
+    """Percent of requests that the strategy chooses a node for, by a hash of their ids. The rest is the control arm:
+    weighted round robin over the nodes that could serve them."""
+    classify: Literal["expected-time", "prefill-heavy", "decode"] = "expected-time"
+    """How a request's phase is found: by comparing the expected seconds of its prompt and of its answer; or which one
+    all requests of the route have."""
+    destination: Destination = "original-dst"
+    """How Envoy is told: the chosen node for a cluster of type `ORIGINAL_DST`, in a header or in dynamic metadata; or a
+    list of nodes for a load balancing policy of type `override_host`, as a Gateway API endpoint picker tells it."""
+    destinations_max: int = Field(3, ge=1, le=DESTINATIONS_MAX)
+    """`override-host`: nodes in that list, the chosen one first and then those that may serve instead."""
+    model_header: HeaderName | None = "x-model"
+    """The request header that names the model where Envoy does not show the (whole) body. `None`: none does."""
     first_token_weight: float = Field(2.0, ge=0, le=1000, allow_inf_nan=False)
     """`least-added-delay`: what a second that the request waits for its first token counts against a second by which it
     delays others."""
@@ -120,6 +148,18 @@ class RoutingPolicy(BaseModel):
                 msg = f"models, and {name!r:.80} is an alias"
                 raise ValueError(msg)
         return fallbacks
+
+    @property
+    def others_max(self) -> int:
+        """Nodes that are named beside the chosen one, at most."""
+        return self.destinations_max - 1 if self.destination == "override-host" else 0
+
+    def arm_of(self, request_id: str) -> Literal["strategy", "control"]:
+        """The arm of the canary that a request is in; the same request is always in the same."""
+        if self.canary >= 100:
+            return "strategy"
+        place = xxh3_64_intdigest(request_id.encode(), CANARY_SEED) / _HASHES * 100
+        return "strategy" if place < self.canary else "control"
 
     def model_for(self, asked: str, request_id: str) -> str:
         """The model that a request gets that asks for this one; the same request always gets the same."""

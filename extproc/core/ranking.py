@@ -3,7 +3,9 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 
+from extproc.core.cost import Prospects
 from extproc.core.request import InferenceRequest
+from extproc.core.room import TOO_FEW_BLOCKS, Room, why_full
 from extproc.core.snapshot import NodeView
 
 
@@ -26,6 +28,35 @@ def by_cost(request: InferenceRequest, nodes: Sequence[NodeView], costs: Sequenc
             first = _chance(request.request_id, len(tied))
             yield from tied[first:] + tied[:first]
         start = end
+
+
+def others_by_cost(
+    request: InferenceRequest, prospects: Prospects, costs: Sequence[float], chosen: int, room: Room, others_max: int
+) -> tuple[str, ...]:
+    """Hosts that may serve it instead of the chosen one, best first: those with room, then those short of KV blocks."""
+    nodes = prospects.nodes
+    hosts: list[str] = []
+    short: list[str] = []
+    for index in by_cost(request, nodes, costs):
+        if len(hosts) >= others_max:
+            break
+        if index != chosen:
+            full = why_full(nodes[index], prospects.uncached_tokens[index], prospects.output_tokens, room)
+            if full is None:
+                hosts.append(nodes[index].snapshot.host)
+            elif full is TOO_FEW_BLOCKS and not room.limits.kv_blocks_required:
+                short.append(nodes[index].snapshot.host)
+    return tuple((hosts + short)[:others_max])
+
+
+def others_by_chance(
+    request_id: str, members: Sequence[NodeView], served: NodeView, others_max: int
+) -> tuple[str, ...]:
+    """Hosts of other members: those behind one that the request's id throws, so that no one's load falls on one."""
+    by_id = sorted(members, key=lambda member: member.snapshot.node_id)
+    others = [member.snapshot.host for member in by_id if member is not served]
+    first = _chance(request_id, max(1, len(others)))
+    return tuple((others[first:] + others[:first])[:others_max])
 
 
 def _adapter_tier(node: NodeView, model: str) -> int:

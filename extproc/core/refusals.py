@@ -22,6 +22,12 @@ def model_left(model: str, settings: BalancerSettings) -> Refused:
     return Refused(Refusal.NO_READY_NODE, message, settings.retry_after_s)
 
 
+def not_in_subset(settings: BalancerSettings) -> Refused:
+    """None of the hosts that it may go to is a member that serves the model."""
+    message = "None of the nodes that this request may go to is there. Retry later."
+    return Refused(Refusal.NO_READY_NODE, message, settings.retry_after_s)
+
+
 def no_ready_node(known: int, settings: BalancerSettings) -> Refused:
     """So many nodes would serve it, and none does now."""
     message = f"No node is ready: {known} known, all loading or draining. Retry later."

@@ -10,12 +10,20 @@ from xxhash import xxh3_64_intdigest
 MODEL_CHARS_MAX: Final = 256
 """A model's name is no longer: clients', agents' and tokenizer patterns' alike. Decisions and access logs repeat it."""
 
+SUBSET_HOSTS_MAX: Final = 1024
+"""Hosts that a request may be confined to."""
+HOST_CHARS_MAX: Final = 64
+"""An IPv6 address with brackets and port has 47."""
+
 PROMPT_BLOCK_BYTES: Final = 256
 """About 64 tokens of text, and 64 token ids exactly: how finely the beginnings of prompts are told apart."""
 
 
 PROMPT_BLOCK_TOKENS: Final = PROMPT_BLOCK_BYTES // 4
 """What a block is taken to have where its prompt is not at hand."""
+
+NOWHERE: Final[tuple[str, ...]] = ()
+"""The subset that has no host."""
 
 
 class Endpoint(enum.Enum):
@@ -78,6 +86,8 @@ class InferenceRequest(Struct, frozen=True):
     body_bytes: int = 0
     model_fixed: bool = False
     """No other model may have it, because its body cannot be written anew."""
+    subset: tuple[str, ...] | None = None
+    """Hosts that it may go to, `ip:port`, or `ip` for all ports; sorted, each once, a bounded number. `None`: any."""
 
     def for_model(self, model: str) -> "InferenceRequest":
         """The same request for another model, whose tokenizer did not count it.

@@ -1,18 +1,26 @@
 """The choice itself: a pure function of the request, the nodes, the policy and the time."""
 
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from math import floor, fsum
+from operator import truediv
 
 from msgspec import Struct
 
 from extproc.core.cost import STRATEGIES, Prospects
 from extproc.core.decision import Candidate, Chosen, Refused, Unknown
-from extproc.core.filters import long_enough, not_out, perhaps_ready, ready, serving
+from extproc.core.filters import in_subset, long_enough, not_out, perhaps_ready, ready, serving
 from extproc.core.loads import prefill_tokens_ahead
 from extproc.core.phase import classify, expected_output_tokens
 from extproc.core.policy import RoutingPolicy
-from extproc.core.ranking import by_cost
-from extproc.core.refusals import context_length_exceeded, model_left, model_not_found, no_ready_node, overloaded
+from extproc.core.ranking import by_cost, others_by_cost
+from extproc.core.refusals import (
+    context_length_exceeded,
+    model_left,
+    model_not_found,
+    no_ready_node,
+    not_in_subset,
+    overloaded,
+)
 from extproc.core.request import InferenceRequest, Phase
 from extproc.core.room import TOO_FEW_BLOCKS, Room, room_of, why_full
 from extproc.core.settings import BalancerSettings, NodeLimits
@@ -24,9 +32,11 @@ SLOW_START_STEPS = 8
 
 
 class FallBack(Struct, frozen=True):
-    """No fresh snapshot can be trusted: it is the round robin's turn among these members."""
+    """It is the round robin's turn among these members: no fresh snapshot can be trusted, or the canary says so."""
 
     members: Sequence[NodeView]
+    others_max: int = 0
+    """Further ones to be named."""
 
 
 class Verdict(Struct, frozen=True):
@@ -85,22 +95,28 @@ def decide(
 ) -> Verdict:
     """Choose a node for a request; raises for no input, and the order of `nodes` never matters.
 
-    Filters come first, from the most lasting to the most fleeting reason: model, context length, readiness,
+    Filters come first, from the most lasting to the most fleeting reason: model, subset, context length, readiness,
     failures, those who come before it, room. Full is not stale: where fresh nodes are ready and all of them full, the
     request is refused; the fallback is for nodes of which nothing fresh is known.
 
     Admission comes last, and looks at the one node that was chosen: where a policy has an objective for the first
     token, a request is refused that would wait for too much of it. Of another node, whose queue is shorter, the costs
     say that the request would be a burden to those who are there.
+
+    The canary's control arm has the same filters, and then turns instead of costs. It is refused only where every node
+    is full.
     """
     output_tokens = expected_output_tokens(request, known.output_tokens)
     longest = max(known.cached_blocks.values(), default=0)
-    phase = classify(
-        max(1, request.prompt.tokens - request.cached_tokens(longest)),
-        output_tokens,
-        known.prefill_tokens_per_s,
-        known.decode_s_per_token,
-    )
+    if policy.classify == "expected-time":
+        phase = classify(
+            max(1, request.prompt.tokens - request.cached_tokens(longest)),
+            output_tokens,
+            known.prefill_tokens_per_s,
+            known.decode_s_per_token,
+        )
+    else:
+        phase = Phase(policy.classify)
     if not nodes:
         return Verdict(Unknown("no node has reported yet"), phase=phase)
     able = serving(nodes, request.model)
@@ -108,12 +124,15 @@ def decide(
         return Verdict(model_left(request.model, settings), phase=phase)
     if not able:
         return Verdict(model_not_found(request.model), phase=phase)
-    long = long_enough(able, request)
+    allowed = able if request.subset is None else in_subset(able, request.subset)
+    if not allowed:
+        return Verdict(not_in_subset(settings), phase=phase)
+    long = long_enough(allowed, request)
     if not long:
-        return Verdict(context_length_exceeded(request, able), phase=phase)
+        return Verdict(context_length_exceeded(request, allowed), phase=phase)
     eligible = not_out(ready(long, now_s, settings.nodes), known.out_until_s, now_s)
     if not eligible:
-        return Verdict(fall_back(long, known.out_until_s, settings, now_s), phase=phase)
+        return Verdict(fall_back(long, known.out_until_s, policy.others_max, settings, now_s), phase=phase)
     free = (
         [node for node in eligible if node.snapshot.node_id not in standing.claimed] if standing.claimed else eligible
     )
@@ -136,20 +155,26 @@ def decide(
         rates = _prefill_rates(eligible, settings.nodes, now_s)
         wait_s = standing.tokens_before / fsum(rates)
         return Verdict(overloaded(request, "others wait for every node", wait_s, settings), phase=phase)
-    costs = STRATEGIES[policy.strategy](prospects)
     wait_s_max = None if policy.ttft_s is None else policy.wait_fraction * policy.ttft_s
     room = room_of(policy.limits, policy.strategy, wait_s_max, standing.share)
+    if policy.arm_of(request.request_id) == "control":
+        return _by_turn(request, prospects, policy, room, settings)
+    costs = STRATEGIES[policy.strategy](prospects)
     verdict = _choose(request, prospects, costs, policy, room, settings)
     return _admitted(request, verdict, prospects, room, settings) if known.rates_known else verdict
 
 
 def fall_back(
-    nodes: Collection[NodeView], out_until_s: Mapping[str, float], settings: BalancerSettings, now_s: float
+    nodes: Collection[NodeView],
+    out_until_s: Mapping[str, float],
+    others_max: int,
+    settings: BalancerSettings,
+    now_s: float,
 ) -> FallBack | Refused:
     """Where to go when no fresh snapshot says ready."""
     members = not_out(perhaps_ready(nodes, now_s, settings.nodes), out_until_s, now_s)
     if members:
-        return FallBack(members)
+        return FallBack(members, others_max)
     return no_ready_node(len(nodes), settings)
 
 
@@ -216,12 +241,13 @@ def _choose(
     if chosen is None and not room.limits.kv_blocks_required:
         chosen = short
     if chosen is None:
-        waits_s = [ahead / rate for ahead, rate in _ahead_and_rates(prospects)]
-        refused = overloaded(request, f"every ready node is full ({len(nodes)} of them)", min(waits_s), settings)
-        return Verdict(refused, tuple(candidates), prospects.phase)
+        return Verdict(_all_full(request, prospects, settings), tuple(candidates), prospects.phase)
     snapshot, cost = nodes[chosen].snapshot, costs[chosen]
     reason = f"{policy.strategy} {cost:.3g}, best of {len(nodes)}{with_room}"
-    outcome = Chosen(snapshot.node_id, snapshot.host, reason)
+    others: tuple[str, ...] = ()
+    if policy.others_max:
+        others = others_by_cost(request, prospects, costs, chosen, room, policy.others_max)
+    outcome = Chosen(snapshot.node_id, snapshot.host, reason, others=others)
     return Verdict(outcome, tuple(candidates), prospects.phase, prospects.uncached_tokens[chosen])
 
 
@@ -246,5 +272,18 @@ def _admitted(
     return Verdict(refused, tuple(candidates), verdict.phase)
 
 
-def _ahead_and_rates(prospects: Prospects) -> Iterator[tuple[float, float]]:
-    return zip(prospects.tokens_ahead, prospects.prefill_tokens_per_s, strict=True)
+def _by_turn(
+    request: InferenceRequest, prospects: Prospects, policy: RoutingPolicy, room: Room, settings: BalancerSettings
+) -> Verdict:
+    """All of them take turns, as long as one has room."""
+    for node, uncached_tokens in zip(prospects.nodes, prospects.uncached_tokens, strict=True):
+        full = why_full(node, uncached_tokens, prospects.output_tokens, room)
+        if full is None or (full is TOO_FEW_BLOCKS and not room.limits.kv_blocks_required):
+            return Verdict(FallBack(prospects.nodes, policy.others_max), phase=prospects.phase)
+    return Verdict(_all_full(request, prospects, settings), phase=prospects.phase)
+
+
+def _all_full(request: InferenceRequest, prospects: Prospects, settings: BalancerSettings) -> Refused:
+    waits_s = map(truediv, prospects.tokens_ahead, prospects.prefill_tokens_per_s)
+    why = f"every ready node is full ({len(prospects.nodes)} of them)"
+    return overloaded(request, why, min(waits_s), settings)

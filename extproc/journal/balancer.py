@@ -70,7 +70,16 @@ class JournaledBalancer(Balancer):
         try:
             decision = super().route(request, policy, now_s)
         finally:
-            self._keep(now_s, self._routed, request, policy, decision, now_s)
+            self._keep(now_s, self._routed, lines.Routed, request, policy, decision, now_s)
+        return decision
+
+    def rehearse(self, request: InferenceRequest, policy: RoutingPolicy, now_s: float) -> Decision:
+        """See `Balancer`."""
+        decision = None
+        try:
+            decision = super().rehearse(request, policy, now_s)
+        finally:
+            self._keep(now_s, self._routed, lines.Rehearsed, request, policy, decision, now_s)
         return decision
 
     def admit(self, now_s: float) -> list[Decision]:
@@ -91,14 +100,20 @@ class JournaledBalancer(Balancer):
             self._keep(now_s, lines.Drained, now_s, decision.request_id, decided_of(decision))
         return decisions
 
-    def route_uninspected(self, request_id: str, trace_id: str, now_s: float) -> Decision:
+    def route_uninspected(
+        self,
+        request_id: str,
+        trace_id: str,
+        now_s: float,
+        policy: RoutingPolicy | None = None,
+        subset: tuple[str, ...] | None = None,
+    ) -> Decision:
         """See `Balancer`."""
         decision = None
         try:
-            decision = super().route_uninspected(request_id, trace_id, now_s)
+            decision = super().route_uninspected(request_id, trace_id, now_s, policy, subset)
         finally:
-            decided = None if decision is None else decided_of(decision)
-            self._keep(now_s, lines.Uninspected, now_s, request_id, trace_id, decided)
+            self._keep(now_s, self._uninspected, request_id, trace_id, policy, subset, decision, now_s)
         return decision
 
     def recount(self, request: InferenceRequest) -> None:
@@ -110,6 +125,11 @@ class JournaledBalancer(Balancer):
         """See `Balancer`."""
         self._keep(now_s, lines.FirstToken, now_s, request_id)
         super().first_token(request_id, now_s)
+
+    def served(self, request_id: str, host: str, now_s: float) -> None:
+        """See `Balancer`."""
+        self._keep(now_s, lines.Served, now_s, request_id, host)
+        super().served(request_id, host, now_s)
 
     def leave(self, request_id: str, now_s: float) -> None:
         """See `Balancer`."""
@@ -181,11 +201,28 @@ class JournaledBalancer(Balancer):
         return lines.Reported(now_s, told, number)
 
     def _routed(
-        self, request: InferenceRequest, policy: RoutingPolicy, decision: Decision | None, now_s: float
+        self,
+        line: type[lines.Routed | lines.Rehearsed],
+        request: InferenceRequest,
+        policy: RoutingPolicy,
+        decision: Decision | None,
+        now_s: float,
     ) -> lines.Line:
-        number = self._number(policy, lambda number: lines.Policy(number, policy.model_dump(mode="json")))
         decided = None if decision is None else decided_of(decision, request.model)
-        return lines.Routed(now_s, number, *self._for_line(request), decided)
+        return line(now_s, self._number_of(policy), *self._for_line(request), decided)
+
+    def _uninspected(
+        self,
+        request_id: str,
+        trace_id: str,
+        policy: RoutingPolicy | None,
+        subset: tuple[str, ...] | None,
+        decision: Decision | None,
+        now_s: float,
+    ) -> lines.Line:
+        decided = None if decision is None else decided_of(decision)
+        number = None if policy is None else self._number_of(policy)
+        return lines.Uninspected(now_s, request_id, trace_id, decided, number, subset)
 
     def _recounted(self, request: InferenceRequest) -> lines.Line:
         return lines.Recounted(*self._for_line(request))
@@ -195,6 +232,9 @@ class JournaledBalancer(Balancer):
         if not (blocks or request.tenant):
             return request, b""
         return replace(request, prompt_blocks=(), tenant=self._tenants.written(request.tenant)), packed(blocks)
+
+    def _number_of(self, policy: RoutingPolicy) -> int:
+        return self._number(policy, lambda number: lines.Policy(number, policy.model_dump(mode="json")))
 
     def _number(self, named: RoutingPolicy | tuple[ServedModel, ...], make: Callable[[int], lines.Line]) -> int:
         number = self._numbers.get(named)

@@ -18,7 +18,7 @@ from extproc.core.outcome import Answered
 from extproc.core.request import InferenceRequest, Phase
 from extproc.core.snapshot import ServedModel
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Of what is written here. Another one is not read; but all have `call`, `format` and `version` in their first line."""
 BEGINNING: Final = b'{"call":"journal"'
 """Of every journal, in whatever format: by this `serve` knows what it may append to."""
@@ -104,6 +104,7 @@ class Decided(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tru
     phase: Phase | None = None
     uncached_tokens: int | None = None
     candidates: tuple[Candidate, ...] = ()
+    arm: str = ""
 
     @property
     def node_id(self) -> str | None:
@@ -121,6 +122,17 @@ class Routed(_Line, frozen=True, tag="route"):
     blocks: bytes = b""
     decided: Decided | None = None
     """`None`: it raised, a fault of ours."""
+
+
+class Rehearsed(_Line, frozen=True, tag="rehearse"):
+    """`rehearse`."""
+
+    now_s: float
+    policy: int
+    request: InferenceRequest
+    """Without its blocks."""
+    blocks: bytes = b""
+    decided: Decided | None = None
 
 
 class Admitted(_Line, frozen=True, tag="admit"):
@@ -153,6 +165,8 @@ class Uninspected(_Line, frozen=True, tag="route_uninspected"):
     request_id: str
     trace_id: str
     decided: Decided | None = None
+    policy: int | None = None
+    subset: tuple[str, ...] | None = None
 
 
 class Recounted(_Line, frozen=True, tag="recount"):
@@ -167,6 +181,14 @@ class FirstToken(_Line, frozen=True, tag="first_token"):
 
     now_s: float
     request_id: str
+
+
+class Served(_Line, frozen=True, tag="served"):
+    """`served`."""
+
+    now_s: float
+    request_id: str
+    host: str
 
 
 class StreamLeft(_Line, frozen=True, tag="leave"):
@@ -197,7 +219,8 @@ class Ticked(_Line, frozen=True, tag="tick"):
 
 
 Waited = Admitted | Drained
-Call = Reported | Left | Routed | Waited | Uninspected | Recounted | FirstToken | StreamLeft | Finished | Told | Ticked
+Deciding = Routed | Rehearsed | Waited | Uninspected
+Call = Reported | Left | Deciding | Recounted | FirstToken | Served | StreamLeft | Finished | Told | Ticked
 Line = Head | Policy | Models | Lost | Call
 
 encode = msgspec.json.Encoder().encode
@@ -224,6 +247,7 @@ def decided_of(decision: Decision, model_told: str | None = None) -> Decided:
         decision.phase,
         decision.uncached_tokens,
         decision.candidates,
+        decision.arm,
     )
 
 

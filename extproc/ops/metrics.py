@@ -53,6 +53,13 @@ class Metrics:
             ["verdict"],
             registry=registry,
         )
+        self._peers_refused = Counter(
+            "extproc_peers_refused_total",
+            "RPCs refused for who called, by port. reason: name (of the client's certificate) or token. "
+            "Clients that TLS itself turns away are not counted.",
+            ["port", "reason"],
+            registry=registry,
+        )
         self._errors = Counter(
             "extproc_errors_total",
             "Faults of extproc itself, by place: each is a bug worth reporting; the request went on by the fallback.",
@@ -63,6 +70,10 @@ class Metrics:
     def snapshot(self, verdict: str) -> None:
         """An agent's message was applied, ignored or refused."""
         self._snapshots.labels(verdict).inc()
+
+    def peer_refused(self, port: str, reason: str) -> None:
+        """An RPC was refused because of who called. Both are fixed names in our code, never input."""
+        self._peers_refused.labels(port, reason).inc()
 
     def our_error(self, where: str) -> None:
         """Something of ours failed. `where` is a fixed name in our code, never input."""

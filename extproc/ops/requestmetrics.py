@@ -8,6 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from extproc.core.decision import Chosen, Decision, Outcome, Queued, Refused, Unknown
 
 _DECIDE_BUCKETS_S = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 0.1)
+POLICIES_COUNTED_MAX = 64
+"""Policies that have series of their own; inline ones name themselves."""
 _PROMPT_BUCKETS_TOKENS = (10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000, 300_000, 1_000_000)
 
 
@@ -17,11 +19,19 @@ class RequestMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._decisions = Counter(
             "extproc_decisions_total",
-            "Routing decisions. outcome: chosen, fallback (round robin: no fresh snapshot could be trusted), unknown "
-            "(no node known, or just started: Envoy's own cluster serves), uninspected (no inference: always round "
-            "robin), or a refusal's code. What waits for room is "
-            "counted when it is decided. phase: which work dominates; none for what was not inspected.",
+            "Routing decisions. outcome: chosen, fallback (round robin: no fresh snapshot could be trusted, or the "
+            "canary's control arm), unknown (no node known, or just started: Envoy's own cluster serves), uninspected "
+            "(no inference: always round robin), or a refusal's code. What waits for room is counted when it is "
+            "decided. phase: which work dominates; none for what was not inspected.",
             ["outcome", "phase"],
+            registry=registry,
+        )
+        self._arms = Counter(
+            "extproc_decisions_by_arm_total",
+            "Decisions about inference requests by policy and arm of its canary: strategy, control (the round robin's "
+            "share), or observed (Envoy was told nothing). "
+            f"Policies after the first {POLICIES_COUNTED_MAX} are `other`.",
+            ["policy", "arm", "outcome"],
             registry=registry,
         )
         self._routed = Counter(
@@ -70,6 +80,8 @@ class RequestMetrics:
         )
         # `labels` costs more than counting: what is counted for each request keeps its children.
         self._decided: dict[tuple[str, str], Counter] = {}
+        self._policies: set[str] = set()
+        self._by_arm: dict[tuple[str, str, str], Counter] = {}
         self._routed_to: dict[str, Counter] = {}
 
     def watch(self, streams_open: Callable[[], int], body_bytes: Callable[[], int]) -> None:
@@ -90,12 +102,27 @@ class RequestMetrics:
         if counter is None:
             counter = self._decided[key] = self._decisions.labels(*key)
         counter.inc()
+        if decision.arm:
+            self._count_arm(decision)
         if isinstance(decision.outcome, Chosen):
             node_id = decision.outcome.node_id
             routed = self._routed_to.get(node_id)
             if routed is None:
                 routed = self._routed_to[node_id] = self._routed.labels(node_id)
             routed.inc()
+
+    def _count_arm(self, decision: Decision) -> None:
+        policy = decision.policy
+        if policy not in self._policies:
+            if len(self._policies) < POLICIES_COUNTED_MAX:
+                self._policies.add(policy)
+            else:
+                policy = "other"
+        key = (policy, decision.arm, _outcome(decision.outcome))
+        counter = self._by_arm.get(key)
+        if counter is None:
+            counter = self._by_arm[key] = self._arms.labels(*key)
+        counter.inc()
 
     def responded(self, code: str) -> None:
         """We answered a request ourselves, with an error of this code."""

@@ -24,6 +24,7 @@ class Estimated(enum.Enum):
     TEMPLATE = "template"
     LATE = "late"
     TOO_LONG = "too_long"
+    UNREAD = "unread"
 
 
 class TokenMetrics:

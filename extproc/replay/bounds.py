@@ -8,7 +8,7 @@ import msgspec
 from pydantic import ValidationError
 
 from extproc.core.admissionsettings import TENANT_CHARS_MAX
-from extproc.core.request import MODEL_CHARS_MAX
+from extproc.core.request import HOST_CHARS_MAX, MODEL_CHARS_MAX, SUBSET_HOSTS_MAX
 from extproc.core.settings import BalancerSettings, Fault, faults_of, shown
 from extproc.core.snapshot import (
     ADAPTERS_MAX,
@@ -34,9 +34,12 @@ from extproc.journal.lines import (
     Models,
     Policy,
     Recounted,
+    Rehearsed,
     Reported,
     Routed,
+    Served,
     Told,
+    Uninspected,
 )
 from extproc.tokens.blocks import PROMPT_BLOCKS_MAX
 
@@ -126,10 +129,14 @@ def _numbers(line: Line) -> Iterator[tuple[str, float | None, float, float]]:
         name = "started_s" if isinstance(line, Head) else "now_s"
         yield name, getattr(line, name), -CLOCK_S_MAX, CLOCK_S_MAX
     yield "request_id (length)", len(getattr(line, "request_id", "")), 0, ID_CHARS_MAX
-    if isinstance(line, Routed | Admitted | Drained) and line.decided is not None:
+    if isinstance(line, Routed | Rehearsed | Admitted | Drained) and line.decided is not None:
         yield from _numbers_decided(line.decided, line.now_s)
     match line:
-        case Routed(request=request, blocks=blocks) | Recounted(request=request, blocks=blocks):
+        case (
+            Routed(request=request, blocks=blocks)
+            | Rehearsed(request=request, blocks=blocks)
+            | Recounted(request=request, blocks=blocks)
+        ):
             yield "request.request_id (length)", len(request.request_id), 0, ID_CHARS_MAX
             yield "request.model (length)", len(request.model), 0, MODEL_CHARS_MAX
             yield "request.prompt.tokens", request.prompt.tokens, 0, REQUEST_TOKENS_MAX
@@ -138,6 +145,7 @@ def _numbers(line: Line) -> Iterator[tuple[str, float | None, float, float]]:
             yield "request.priority (length)", len(request.priority), 0, ID_CHARS_MAX
             yield "request.tenant (length)", len(request.tenant), 0, TENANT_CHARS_MAX
             yield "request.body_bytes", request.body_bytes, 0, BODY_BYTES_MAX
+            yield from _numbers_subset("request.subset", request.subset)
             yield f"blocks (bytes beyond a multiple of {BLOCK_BYTES})", len(blocks) % BLOCK_BYTES, 0, 0
             yield "blocks (length)", len(blocks) // BLOCK_BYTES, 0, PROMPT_BLOCKS_MAX
         case Models(models=models):
@@ -145,6 +153,10 @@ def _numbers(line: Line) -> Iterator[tuple[str, float | None, float, float]]:
             for place, model in enumerate(models):
                 yield f"models.{place}.name (length)", len(model.name), 0, MODEL_CHARS_MAX
                 yield f"models.{place}.context_length_tokens", model.context_length_tokens, 1, CONTEXT_LENGTH_TOKENS_MAX
+        case Uninspected(subset=subset):
+            yield from _numbers_subset("subset", subset)
+        case Served(host=host):
+            yield "host (length)", len(host), 0, HOST_CHARS_MAX
         case Told(answered=answered):
             yield "answered.request_id (length)", len(answered.request_id), 0, ID_CHARS_MAX
             yield "answered.output_tokens", answered.output_tokens, 0, REQUEST_TOKENS_MAX
@@ -155,6 +167,12 @@ def _numbers(line: Line) -> Iterator[tuple[str, float | None, float, float]]:
             yield "lines", lines, 1, COUNTER_MAX
         case _:
             pass
+
+
+def _numbers_subset(name: str, subset: tuple[str, ...] | None) -> Iterator[tuple[str, float | None, float, float]]:
+    if subset:
+        yield f"{name} (length)", len(subset), 0, SUBSET_HOSTS_MAX
+        yield f"{name} (its longest)", max(map(len, subset)), 0, HOST_CHARS_MAX
 
 
 def _numbers_decided(decided: Decided, now_s: float) -> Iterator[tuple[str, float | None, float, float]]:

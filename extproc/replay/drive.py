@@ -178,15 +178,21 @@ class Replay:
                 self._route(where, line, policy, balancer)
             case lines.Admitted() | lines.Drained():
                 return self._waited(where, line, balancer)
-            case lines.Uninspected(now_s=now_s, request_id=request_id):
-                got = _attempt(lambda: balancer.follow_uninspected(request_id, line.trace_id, now_s, line.decided))
-                self._tally.decided(where, request_id, line.decided, got, self._doubt)
+            case lines.Rehearsed():
+                policy = self._names.policy(where, line.policy)
+                if isinstance(policy, Fault):
+                    return policy
+                self._rehearse(where, line, policy, balancer)
+            case lines.Uninspected():
+                return self._uninspected(where, line, balancer)
             case lines.Recounted(request=request):
                 if balancer.tenant_of(request.request_id) not in (None, request.tenant):
                     return Fault(f"{where}: request.tenant", "the one that waits", shown(request.tenant))
                 balancer.recount(replace(request, prompt_blocks=unpacked(line.blocks)))
             case lines.FirstToken(now_s=now_s, request_id=request_id):
                 balancer.first_token(request_id, now_s)
+            case lines.Served(now_s=now_s, request_id=request_id):
+                balancer.served(request_id, line.host, now_s)
             case lines.StreamLeft(now_s=now_s, request_id=request_id):
                 balancer.leave(request_id, now_s)
             case lines.Finished(now_s=now_s, request_id=request_id):
@@ -211,6 +217,21 @@ class Replay:
                 self._tally.beside(recorded, would_be)
         got = _attempt(lambda: balancer.follow(request, policy, now_s, recorded), request.model)
         self._tally.decided(where, request.request_id, recorded, got, self._doubt)
+
+    def _rehearse(self, where: str, line: lines.Rehearsed, policy: RoutingPolicy, balancer: Follower) -> None:
+        """No other policy stands beside it: by what was decided nothing went anywhere."""
+        request = replace(line.request, prompt_blocks=unpacked(line.blocks))
+        got = _attempt(lambda: balancer.follow_rehearsed(request, policy, line.now_s), request.model)
+        self._tally.decided(where, request.request_id, line.decided, got, self._doubt)
+
+    def _uninspected(self, where: str, line: lines.Uninspected, balancer: Follower) -> Fault | None:
+        policy = None if line.policy is None else self._names.policy(where, line.policy)
+        if isinstance(policy, Fault):
+            return policy
+        asked = (line.request_id, line.trace_id, line.now_s, line.decided, policy, line.subset)
+        got = _attempt(lambda: balancer.follow_uninspected(*asked))
+        self._tally.decided(where, line.request_id, line.decided, got, self._doubt)
+        return None
 
     def _waited(self, where: str, line: lines.Waited, balancer: Follower) -> Fault | None:
         """Take what became of one who waited; or what is wrong with it."""

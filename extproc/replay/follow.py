@@ -114,10 +114,25 @@ class Follower(Balancer):
         self._quotas.cancel(line.request_id)
         return Again(own, own)
 
-    def follow_uninspected(self, request_id: str, trace_id: str, now_s: float, recorded: Decided | None) -> Decision:
+    def follow_rehearsed(self, request: InferenceRequest, policy: RoutingPolicy, now_s: float) -> Decision:
+        """`rehearse`, by the state that was recorded."""
+        with self._deciding():
+            decision = self.rehearse(request, policy, now_s)
+        self._decisions.append(decision)
+        return decision
+
+    def follow_uninspected(
+        self,
+        request_id: str,
+        trace_id: str,
+        now_s: float,
+        recorded: Decided | None,
+        policy: RoutingPolicy | None = None,
+        subset: tuple[str, ...] | None = None,
+    ) -> Decision:
         """`route_uninspected`, but the turn is the recorded node's."""
         self._led_uninspected.served = self._fallback(recorded)
-        return self.route_uninspected(request_id, trace_id, now_s)
+        return self.route_uninspected(request_id, trace_id, now_s, policy, subset)
 
     def is_open(self, request_id: str) -> bool:
         """Whether a request of this id waits, or was sent somewhere and is not over; no other can have it."""
@@ -166,7 +181,9 @@ class Follower(Balancer):
     def _would_go(self, waiting: Waiting, policy: RoutingPolicy, standing: Standing, now_s: float) -> Decision:
         """What would become of one whose turn it is, if it had this policy. Nothing is counted."""
         found = self._chooser.find(waiting.request, policy, standing, now_s)
-        outcome: Outcome = self._chooser.settled(serve(found.verdict.outcome, self._round_robin.peek), now_s)
+        request = waiting.request
+        outcome: Outcome = serve(found.verdict.outcome, self._round_robin.peek, request.request_id)
+        outcome = self._chooser.settled(outcome, request.subset, now_s)
         if isinstance(outcome, Refused) and outcome.refusal in WAITABLE and now_s < waiting.until_s:
             outcome = Queued(outcome.message, waiting.until_s)
         return self._decision(found, policy, outcome, now_s, waiting.since_s)

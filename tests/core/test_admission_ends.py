@@ -12,7 +12,7 @@ from extproc.core.policy import RoutingPolicy
 from extproc.core.room import Limits
 from extproc.core.snapshot import NodeState
 from tests.core.fleet import NOW_S, request
-from tests.core.waiters import Crowd
+from tests.core.waiters import Crowd, models
 
 ONE_PLACE = RoutingPolicy(limits=Limits(kv_blocks_required=True))
 
@@ -205,6 +205,22 @@ def test_who_comes_and_stands_before_those_who_wait_may_go_at_once() -> None:
     one.waits("short", tokens=16, policy=ONE_PLACE, tenant="a", output_tokens_max=1)
     assert one.rooms == 1
     assert one.admitted() == ["short to a"]
+
+
+def test_who_was_held_up_before_one_that_begins_the_same_prompt_is_looked_at_again() -> None:
+    """What is on its way to a node need not be computed there twice: so there is room now where there was none."""
+    one = Crowd()
+    policy = RoutingPolicy(limits=Limits(kv_blocks_required=True), fallback_models={"large": "small"})
+    one.node("a", 0, models=models("large"))
+    one.node("b", 0, models=models("small"))
+    alike: dict[str, Any] = {"model": "large", "policy": policy, "prompt_blocks": (1, 2, 3), "output_tokens_max": 16}
+    one.waits("long", priority="mid", tokens=1000, **alike)
+    one.waits("short", priority="low", tokens=10, **alike)
+    one.node("b", 50, models=models("small"), kv_blocks_available=50)  # not enough for a prompt of 1000 tokens
+    one.rooms = 0
+    assert one.admitted() == ["short to b"]
+    assert one.rooms == 1
+    assert one.admitted() == ["long to b"]
 
 
 def test_a_node_whose_trial_is_answered_has_room_again() -> None:

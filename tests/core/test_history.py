@@ -18,7 +18,10 @@ from extproc.core.snapshot import NodeLeft, NodeReported, ServedModel, Snapshot
 from tests.core.fleet import MODEL, NOW_S, balancer, request, snapshot
 
 NAMES = "abcd"
-POLICIES = [RoutingPolicy(name=name, strategy=name) for name in sorted(STRATEGIES)]
+POLICIES = [
+    *(RoutingPolicy(name=name, strategy=name) for name in sorted(STRATEGIES)),
+    RoutingPolicy(name="half", canary=50, destination="override-host"),
+]
 SMALL = BalancerSettings(prefix=PrefixSettings(index_bytes_max=40_000))
 """An index of a hundred blocks: what one prompt adds, another loses."""
 
@@ -32,7 +35,7 @@ class Step(NamedTuple):
 
 
 KINDS = ["report", "route", "route", "route", "finish", "first token", "recount", "stream left", "answered"]
-KINDS += ["goodbye", "restart", "uninspected", "wait", "wait long"]
+KINDS += ["served", "rehearse", "goodbye", "restart", "uninspected", "wait", "wait long"]
 STEPS = st.lists(
     st.builds(
         Step,
@@ -103,6 +106,12 @@ class History:
                 fleet.answered(Answered(request_id, ending, None, MODEL, step.amount, over), now_s)
                 if over:
                     self.open.discard(request_id)
+            case "served":
+                fleet.served(request_id, snapshot(step.node).host, now_s)
+            case "rehearse":
+                decision = fleet.rehearse(asked(f"observed{step.number}", step), POLICIES[0], now_s)
+                assert decision in fleet.decisions(1)
+                self.said.append(decision)
             case "goodbye":
                 self.said.append(fleet.observe(NodeLeft(step.node, f"boot-{self.boots[step.node]}"), now_s))
             case "restart":

@@ -171,7 +171,7 @@ class LedgerAgainstHistory(RuleBasedStateMachine):
     def leaves(self, number: int) -> None:
         _, one = self.by_id.get(f"r{number}", ("", None))
         self.ledger.leave(f"r{number}", self.now_s)
-        if one is not None and is_open(one):
+        if one is not None and is_open(one) and one.left_s is None:
             one.left_s = self.now_s
             one.purged = one.restarted
 
@@ -183,6 +183,22 @@ class LedgerAgainstHistory(RuleBasedStateMachine):
             if one in self.nodes[name].pending():
                 self.nodes[name].work.append((None, tokens - one.tokens))
             one.kv_blocks, one.tokens = blocks, tokens
+
+    @rule(number=st.integers(0, 30))
+    def moves(self, number: int) -> None:
+        """It is at the other node, and has been from the beginning."""
+        before = self.ledger.get(f"r{number}")
+        if before is not None:
+            name, one = self.by_id[f"r{number}"]
+            other = "b" if name == "a" else "a"
+            self.ledger.move(replace(before, node_id=other))
+            self.nodes[name].sent.remove(one)
+            if not one.restarted:
+                self.nodes[name].begin_work()
+            one.restarted = False
+            self.nodes[other].sent.append(one)
+            self.nodes[other].begin_work()
+            self.by_id[f"r{number}"] = other, one
 
     @rule(
         name=st.sampled_from("ab"),

@@ -44,6 +44,19 @@ def test_numbers_may_come_as_strings() -> None:
 @pytest.mark.parametrize(
     ("mapping", "line"),
     [
+        ({"mode": "dry-run"}, "mode: wanted 'enforce', 'observe' or 'off', got 'dry-run'"),
+        ({"mode": True}, "mode: wanted 'enforce', 'observe' or 'off', got True"),
+        ({"canary": 100.1}, "canary: wanted less than or equal to 100, got 100.1"),
+        ({"canary": -1}, "canary: wanted greater than or equal to 0, got -1"),
+        ({"canary": "nan"}, "canary: wanted a finite number, got 'nan'"),
+        ({"classify": "long"}, "classify: wanted 'expected-time', 'prefill-heavy' or 'decode', got 'long'"),
+        (
+            {"destination": "header"},
+            "destination: wanted 'original-dst', 'original-dst-metadata' or 'override-host', got 'header'",
+        ),
+        ({"destinations_max": 0}, "destinations_max: wanted greater than or equal to 1, got 0"),
+        ({"destinations_max": 17}, "destinations_max: wanted less than or equal to 16, got 17"),
+        ({"model_header": "cookie"}, "model_header: wanted a header that carries no secret, got 'cookie'"),
         ({"strateggy": "x"}, "strateggy: wanted a known key, got 'x'"),
         (
             {"strategy": "fastest"},
@@ -188,3 +201,17 @@ def test_a_claim_is_a_namespace_and_a_path(claim: str) -> None:
 
 def test_a_claim_has_a_bound() -> None:
     assert isinstance(policy_from_mapping({"tenant_metadata": "ns:" + "x" * 254}), list)
+
+
+def test_off_may_come_as_yaml_1_1_reads_it() -> None:
+    assert policy_from_mapping({"mode": False}) == policy_from_mapping({"mode": "off"}) == RoutingPolicy(mode="off")
+
+
+@pytest.mark.parametrize(
+    ("destination", "most", "others"),
+    [("original-dst", 3, 0), ("original-dst-metadata", 16, 0), ("override-host", 3, 2), ("override-host", 1, 0)],
+)
+def test_others_are_named_only_in_a_list(destination: str, most: int, others: int) -> None:
+    policy = policy_from_mapping({"destination": destination, "destinations_max": str(most)})
+    assert isinstance(policy, RoutingPolicy)
+    assert policy.others_max == others

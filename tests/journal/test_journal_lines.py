@@ -34,7 +34,7 @@ def test_a_journal_begins_with_what_its_lines_rest_on(path: Path) -> None:
     assert path.read_bytes().startswith(BEGINNING)
     assert head["started_s"] == START_S
     assert head["settings"]["ejection"]["share_max"] == 1
-    assert (head["format"], head["part"], head["begins"]) == (2, 0, True)
+    assert (head["format"], head["part"], head["begins"]) == (3, 0, True)
     assert [one["name"] for one in head["settings"]["classes"]] == list(CLASSES)
     assert "listen" not in head["settings"], "the balancer's settings only"
 
@@ -46,8 +46,12 @@ def test_each_call_is_one_line(path: Path) -> None:
     asked = request("r1", prompt_blocks=(1, 2**64 - 1), trace_id="t")
     decision = one.route(asked, POLICY, NOW_S)
     uninspected = one.route_uninspected("u1", "t", NOW_S)
+    listing = RoutingPolicy(name="listing", destination="override-host")
+    listed = one.route_uninspected("u2", "t", NOW_S, listing, ("10.0.0.98:8000",))
+    rehearsed = one.rehearse(replace(asked, request_id="r2", subset=("10.0.0.98",)), POLICY, NOW_S)
     one.recount(asked)
     one.first_token("r1", NOW_S)
+    one.served("r1", "10.0.0.98:8000", NOW_S)
     one.leave("r1", NOW_S)
     one.answered(Answered("r1", Ending.SERVED, output_tokens=7), NOW_S)
     one.finish("r1", NOW_S)
@@ -62,8 +66,8 @@ def test_each_call_is_one_line(path: Path) -> None:
         name: value for name, value in known.items() if value is not None and name not in ("models", "kv_usage")
     } | {"state": "ready"}
     assert [line.pop("call") for line in lines] == [
-        *["journal", "reported", "left", "policy", "route", "route_uninspected", "recount", "first_token", "leave"],
-        *["answered", "finish", "tick"],
+        *["journal", "reported", "left", "policy", "route", "route_uninspected", "policy", "route_uninspected"],
+        *["rehearse", "recount", "first_token", "served", "leave", "answered", "finish", "tick"],
     ]
     as_json = json.loads(json.dumps(lines[4]))
     assert as_json["request"]["prompt_blocks"] == []
@@ -75,8 +79,14 @@ def test_each_call_is_one_line(path: Path) -> None:
         {"number": 0, "policy": POLICY.model_dump()},
         {**as_json, "now_s": NOW_S, "policy": 0, "decided": written(decision, MODEL)},
         {"now_s": NOW_S, "request_id": "u1", "trace_id": "t", "decided": written(uninspected)},
+        {"number": 1, "policy": listing.model_dump()},
+        {"now_s": NOW_S, "request_id": "u2", "trace_id": "t", "decided": written(listed)}
+        | {"policy": 1, "subset": ["10.0.0.98:8000"]},
+        {"now_s": NOW_S, "policy": 0, "blocks": as_json["blocks"], "decided": written(rehearsed, MODEL)}
+        | {"request": as_json["request"] | {"request_id": "r2", "subset": ["10.0.0.98"]}},
         {"request": as_json["request"], "blocks": as_json["blocks"]},
         {"now_s": NOW_S, "request_id": "r1"},
+        {"now_s": NOW_S, "request_id": "r1", "host": "10.0.0.98:8000"},
         {"now_s": NOW_S, "request_id": "r1"},
         {
             "now_s": NOW_S,
@@ -141,9 +151,9 @@ def test_whatever_a_line_repeats_of_a_request_is_no_text() -> None:
     """The journal must hold nothing of a prompt: whoever adds a field to a request decides about it here."""
     assert set(InferenceRequest.__struct_fields__) == {
         *["request_id", "model", "endpoint", "prompt", "output_tokens_max", "prompt_blocks", "sequences", "trace_id"],
-        *["priority", "tenant", "body_bytes", "model_fixed"],
+        *["priority", "tenant", "body_bytes", "model_fixed", "subset"],
     }
     assert set(Decided.__struct_fields__) == {
         *["strategy", "chosen", "refused", "unknown", "queued", "model", "queued_s"],
-        *["phase", "uncached_tokens", "candidates"],
+        *["phase", "uncached_tokens", "candidates", "arm"],
     }

@@ -49,7 +49,7 @@ def test_waiting_is_a_line_when_it_begins_and_when_it_ends_and_none_in_between(p
     for line in lines[-2:]:
         decided = line["decided"]
         assert decided.keys() == {
-            *["strategy", "chosen", "model", "queued_s", "phase", "uncached_tokens", "candidates"]
+            *["strategy", "chosen", "model", "queued_s", "phase", "uncached_tokens", "candidates", "arm"]
         }
         assert (decided["queued_s"], decided["model"]) == (2.5, MODEL)
 

@@ -1,4 +1,5 @@
 import pytest
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from extproc.core.decision import Chosen, Decision, Outcome, Refusal, Refused, Unknown
@@ -7,6 +8,7 @@ from extproc.core.request import CountSource, Phase
 from extproc.core.snapshot import Freshness, Learned, NodeState, OwnLoad, Snapshot
 from extproc.ops.metrics import Metrics
 from extproc.ops.nodegauges import NodeSample
+from extproc.ops.requestmetrics import POLICIES_COUNTED_MAX
 from extproc.ops.tokenmetrics import Estimated
 
 
@@ -88,6 +90,33 @@ def test_decisions_are_counted_by_outcome_and_phase(metrics: Metrics, outcome: O
     assert at(found, "extproc_decide_seconds_bucket", le="2e-05") == 0
     assert at(found, "extproc_prompt_tokens_sum") == 100
     assert at(found, "extproc_uncached_prompt_tokens_total") == 100
+
+
+def test_decisions_are_counted_by_policy_and_arm_and_further_policies_together(metrics: Metrics) -> None:
+    for number in range(POLICIES_COUNTED_MAX + 5):
+        one = replace(decision(chosen("a")), policy=f"p{number}", arm="control")
+        metrics.requests.decided(one, 0.0)
+    metrics.requests.decided(replace(decision(chosen("a")), policy="p0", arm="strategy"), 0.0)
+    metrics.requests.decided(decision(chosen("a")), 0.0)  # of no arm
+    found = series(metrics)
+    name, values = "extproc_decisions_by_arm_total", {"outcome": "chosen"}
+    assert at(found, name, policy="p0", arm="control", **values) == 1
+    assert at(found, name, policy="p0", arm="strategy", **values) == 1
+    assert at(found, name, policy="other", arm="control", **values) == 5
+    assert sum(one == name for one, _ in found) == POLICIES_COUNTED_MAX + 2
+
+
+def test_answers_are_counted_by_arm_where_it_is_known(metrics: Metrics) -> None:
+    metrics.answers.ended(200, 7, 0.2, 1.0, "control")
+    metrics.answers.ended(503, None, None, None, "control")
+    metrics.answers.ended(200, 7, 0.2, 1.0, "whatever a log says")
+    found = series(metrics)
+    assert at(found, "extproc_answers_by_arm_total", arm="control", status="2xx") == 1
+    assert at(found, "extproc_answers_by_arm_total", arm="control", status="5xx") == 1
+    assert at(found, "extproc_answer_first_byte_by_arm_seconds_count", arm="control") == 1
+    assert at(found, "extproc_answer_first_byte_by_arm_seconds_count", arm="strategy") == 0
+    assert at(found, "extproc_answer_first_byte_seconds_count") == 2
+    assert "whatever" not in str(found)
 
 
 def test_paths_that_are_no_inference_have_no_phase_and_no_tokens(metrics: Metrics) -> None:

@@ -74,7 +74,7 @@ HUGE = 10**400
             ": snapshot.state: wanted what a journal has there, got Invalid enum value '?'",
         ),
         ("policy", lambda line: line["policy"].update(strategy="x"), ": policy.strategy: wanted one of"),
-        ("journal", lambda line: line.update(format=1), ": format: wanted 2, got 1, of extproc '"),
+        ("journal", lambda line: line.update(format=1), ": format: wanted 3, got 1, of extproc '"),
         (
             "journal",
             lambda line: line["settings"].update(retry_after_s=0),
@@ -138,9 +138,9 @@ def with_head(path: Path, **changes: object) -> None:
 @pytest.mark.parametrize(
     ("head", "fault"),
     [
-        ({"format": 1}, "format: wanted 2, got 1, of extproc '9.9'"),
-        ({"format": 3, "new_field": 1, "settings": None}, "format: wanted 2, got 3, of extproc '9.9'"),
-        ({"format": 2**63}, "format: wanted 2, got 9223372036854775808, of"),
+        ({"format": 1}, "format: wanted 3, got 1, of extproc '9.9'"),
+        ({"format": 4, "new_field": 1, "settings": None}, "format: wanted 3, got 4, of extproc '9.9'"),
+        ({"format": 2**63}, "format: wanted 3, got 9223372036854775808, of"),
         ({"settings": {"retry_after_s": 0}}, "settings.retry_after_s: wanted greater than or equal to 1, got 0"),
     ],
 )
@@ -165,7 +165,7 @@ def test_what_follows_a_first_line_that_cannot_be_used_is_one_fault(
 def test_a_run_of_another_format_behind_one_of_ours_takes_nothing_from_it(path: Path) -> None:
     write(path, FLEET + routes(3))
     path.write_bytes(path.read_bytes()[:-30])
-    with_head(path, format=3, new_field=1)
+    with_head(path, format=4, new_field=1)
     found = replayed(path)
     assert (found.identical, found.different, found.not_compared) == (3, 0, {})
     assert (found.damaged, found.cut) == (1, 1)

@@ -30,7 +30,7 @@ def test_a_decision_that_differs_is_told_by_its_parts(path: Path, part: str, val
     (difference,) = found["differences"]
     assert (difference["where"], difference["request_id"]) == (f"extproc.journal:{number}", "r1")
     assert difference["got"]["chosen"]["node_id"] in "abc"
-    assert difference["wanted"].get(part) == (value if part != "chosen" else {**value, "fallback": False})  # type: ignore[dict-item]
+    assert difference["wanted"].get(part) == (value if part != "chosen" else {**value, "fallback": False, "others": []})  # type: ignore[dict-item]
 
 
 def test_an_error_where_there_was_none_differs_and_one_again_does_not(

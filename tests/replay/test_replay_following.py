@@ -82,10 +82,10 @@ class Astray:
             setattr(robin, "peek", self._peek(robin.peek))  # noqa: B010
         own = one.route_uninspected
 
-        def uninspected(request_id: str, trace_id: str, now_s: float) -> Any:
+        def uninspected(request_id: str, *arguments: Any, **named: Any) -> Any:
             self._way = next(self._ways)
             self.request_ids |= {request_id} if self._way is not None else set()
-            return own(request_id, trace_id, now_s)
+            return own(request_id, *arguments, **named)
 
         setattr(one, "route_uninspected", uninspected)  # noqa: B010
 
