@@ -118,6 +118,8 @@ class Prompt(Struct, frozen=True):
     """How many prompts there are; a chat is one."""
     as_usual: bool = True
     """False: text and ids in one list, or objects, which engines take in ways of their own."""
+    unread_bytes: int | None = None
+    """How much of the body nobody shows us, 0 where that is not known either; `None`: this is all of it."""
 
 
 class CountedPrompt(Struct, frozen=True):

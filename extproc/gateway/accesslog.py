@@ -78,6 +78,10 @@ class AnswerEnded(Struct, frozen=True):
     """Of all its answers together."""
     sequences: int = 1
     """Answers that it asked for, at least 1."""
+    failed_host: str | None = None
+    """The host that was chosen, where Envoy tried it in vain and then another."""
+    arm: str = ""
+    """The canary's, where its policy has one."""
 
 
 def read(entry: HTTPAccessLogEntry) -> AnswerEnded | None:
@@ -105,6 +109,8 @@ def read(entry: HTTPAccessLogEntry) -> AnswerEnded | None:
         prompt_tokens=None if usage is None else _count(usage, "prompt_tokens"),
         completion_tokens=None if usage is None else _count(usage, "completion_tokens"),
         sequences=_count(ours, "sequences") or 1,
+        failed_host=_failed_host(common, _text(ours, "host"), _host(entry)),
+        arm=_text(ours, "arm")[:TEXT_CHARS_MAX],
     )
 
 
@@ -129,6 +135,11 @@ def _seconds(common: AccessLogCommon, name: str) -> float | None:
     duration = getattr(common, name)
     seconds: float = duration.seconds + duration.nanos / 1e9
     return seconds if 0 <= seconds <= SECONDS_MAX else None
+
+
+def _failed_host(common: AccessLogCommon, chosen: str, last: str | None) -> str | None:
+    tried_again = common.upstream_request_attempt_count > 1 and last is not None and last != chosen
+    return chosen if tried_again and 0 < len(chosen) <= TEXT_CHARS_MAX else None
 
 
 def _host(entry: HTTPAccessLogEntry) -> str | None:

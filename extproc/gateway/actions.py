@@ -18,7 +18,18 @@ BUDGET_RETRY_AFTER_S = 1
 class Actions:
     """Makes the actions of one request; what is known of it so far is written into the fields below."""
 
-    __slots__ = ("_limits", "_policy", "_policy_fault", "_request_id", "_upload", "asked", "longest_field", "sequences")
+    __slots__ = (
+        "_limits",
+        "_policy",
+        "_policy_fault",
+        "_request_id",
+        "_upload",
+        "asked",
+        "longest_field",
+        "observed",
+        "sequences",
+        "shown",
+    )
 
     def __init__(
         self, request_id: str, policy: RoutingPolicy, policy_fault: str | None, upload: Upload, limits: ServeLimits
@@ -30,16 +41,25 @@ class Actions:
         self._limits = limits
         self.asked: str | None = None
         """The model that the body names."""
+        self.observed = False
+        """Whether nothing is done about the request, whatever is decided: it goes on as if we were not there."""
+        self.shown: str | None = None
+        """What the decision rests on where it is not the whole body: `head` or `part`."""
         self.sequences: int | None = None
         self.longest_field: str | None = None
 
     def knows(self, parsed: openai.ParsedBody, prompt: TokenCount) -> None:
-        """The body is read and its prompt counted."""
+        """The body is read as far as it is shown, and its prompt counted."""
+        if parsed.prompt.unread_bytes is not None:
+            self.shown = "part" if parsed.prompt.texts or parsed.prompt.chat is not None else "head"
         self.sequences = parsed.sequences
         self.longest_field = answers.longest_field(parsed, prompt)
 
-    def of(self, decision: Decision, model: str | None) -> Action:
-        """What carries out a decision of the balancer's. Where it names no model the request is for this one."""
+    def of(self, decision: Decision, model: str | None, *, body_wanted: bool = True) -> Action:
+        """What carries out a decision of the balancer's. Where it names no model the request is for this one.
+
+        `body_wanted`: whether somebody here reads the body that may follow.
+        """
         outcome = decision.outcome
         match outcome:
             case Refused(refusal=refusal, message=message, retry_after_s=retry_after_s, headers=headers):
@@ -52,6 +72,8 @@ class Actions:
                 pass
             case _:
                 assert_never(outcome)
+        if self.observed:
+            return Continue(self._metadata("observed", outcome.reason, decision))
         body, model = None, decision.model or model
         if model is not None and model != self.asked:
             body = with_model(self._upload.whole(), model, self._limits.body_items_max)
@@ -60,15 +82,31 @@ class Actions:
             if len(body) > self._limits.body_bytes_max:
                 return self.overflow(Overflow.TOO_LARGE)
         if isinstance(outcome, Unknown):
-            return Continue(self._metadata("unknown", outcome.reason, decision), body)
+            metadata = self._metadata("unknown", outcome.reason, decision)
+            return Continue(metadata, body, body_wanted, self._policy.destination)
         label = "uninspected" if decision.model is None else "fallback" if outcome.fallback else "chosen"
-        return SetDestination(outcome.host, self._metadata(label, outcome.reason, decision), body)
+        metadata = self._metadata(label, outcome.reason, decision)
+        hosts = (outcome.host, *outcome.others)
+        return SetDestination(hosts, self._policy.destination, metadata, body, body_wanted)
 
-    def invalid(self, message: str, param: str | None) -> Respond:
+    def off(self) -> Continue:
+        """The policy wants nothing of us."""
+        return Continue(self._metadata("off", "the policy's mode is off", None), body_wanted=False)
+
+    def unobserved(self) -> Continue:
+        """There is nothing to decide about a request that is only observed."""
+        metadata = self._metadata("uninspected", "no inference, and only observed", None)
+        return Continue(metadata, body_wanted=False)
+
+    def policy_fault(self, fault: str) -> Respond | Continue:
+        """The policy that was asked for cannot be used, and no other may serve."""
+        return self._error(answers.POLICY_FAULT, f"The route's policy cannot be used: {fault}")
+
+    def invalid(self, message: str, param: str | None) -> Respond | Continue:
         """The body cannot be understood, for this field."""
         return self._error(answers.INVALID, message, param)
 
-    def overflow(self, overflow: Overflow) -> Respond:
+    def overflow(self, overflow: Overflow) -> Respond | Continue:
         """The body is not taken."""
         match overflow:
             case Overflow.TOO_LARGE:
@@ -88,7 +126,9 @@ class Actions:
         retry_after_s: int | None = None,
         decision: Decision | None = None,
         headers: tuple[tuple[str, str], ...] = (),
-    ) -> Respond:
+    ) -> Respond | Continue:
+        if self.observed:
+            return Continue(self._metadata(code, message, decision))
         return answers.error(code, message, param, retry_after_s, self._metadata(code, message, decision), headers)
 
     def _metadata(self, outcome: str, reason: str, decision: Decision | None) -> Metadata:
@@ -104,4 +144,6 @@ class Actions:
             decision.priority if decision is not None and routed else None,
             round(decision.queued_s * 1000) if decision is not None and decision.queued_s else None,
             self.asked if decision is not None and routed and decision.model != self.asked else None,
+            self.shown,
+            decision.arm if decision is not None and (self.observed or self._policy.canary < 100) else None,
         )

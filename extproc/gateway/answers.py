@@ -7,6 +7,9 @@ from extproc.gateway.conversation import Metadata, Respond
 
 INVALID = "invalid_request"
 TOO_LARGE = "request_too_large"
+POLICY_FAULT = "policy_error"
+POLICY_FAULT_KEY = "x-extproc-policy-error"
+"""Of the dynamic metadata: what was wrong with the policy that was asked for."""
 OVERLOADED = Refusal.OVERLOADED.value
 RATE_LIMITED = Refusal.RATE_LIMIT_EXCEEDED.value
 
@@ -18,6 +21,7 @@ _ERRORS = {
     Refusal.CONTEXT_LENGTH_EXCEEDED.value: (400, "invalid_request_error"),
     INVALID: (400, "invalid_request_error"),
     TOO_LARGE: (413, "invalid_request_error"),
+    POLICY_FAULT: (500, "server_error"),
 }
 """Status and type of each code that an error body can carry."""
 
@@ -77,11 +81,14 @@ def metadata_of(
     priority: str | None = None,
     queued_ms: int | None = None,
     model_asked: str | None = None,
+    shown: str | None = None,
+    arm: str | None = None,
 ) -> dict[str, str | int | bool]:
     """What access logs shall show, and what `accesslog` knows the request by; what is not known is absent.
 
     `priority` is the class's name, `queued_ms` how long the request waited for room, `model_asked` what the client
-    asked for where it got another. No tenant: who asks is personal, and Envoy has the header or the claim.
+    asked for where it got another, `shown` what was read of a request that was not shown whole, `arm` the one of the
+    canary where there is one. No tenant: who asks is personal, and Envoy has the header or the claim.
     """
     metadata: dict[str, str | int | bool] = {
         "request_id": request_id,
@@ -90,15 +97,19 @@ def metadata_of(
         "policy": policy,
     }
     if policy_fault is not None:
-        metadata["policy_error"] = policy_fault
+        metadata[POLICY_FAULT_KEY] = policy_fault
     if priority is not None:
         metadata["priority"] = priority
     if queued_ms is not None:
         metadata["queued_ms"] = queued_ms
     if model_asked is not None:
         metadata["model_asked"] = model_asked
+    if shown is not None:
+        metadata["shown"] = shown
     if decision is None:
         return metadata
+    if arm:
+        metadata["arm"] = arm
     metadata["strategy"] = decision.strategy
     if decision.model is not None:
         metadata["model"] = decision.model

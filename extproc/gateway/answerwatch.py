@@ -6,9 +6,10 @@ whether a piece is of an answer or the text of an error, and it says nothing.
 """
 
 from extproc.core.balancer import Balancer
-from extproc.core.outcome import Answered
+from extproc.core.decision import Chosen, Decision
+from extproc.core.outcome import Answered, Ending
 from extproc.gateway import endings
-from extproc.gateway.conversation import ResponseBody
+from extproc.gateway.conversation import ResponseBody, ResponseHeaders
 
 
 class AnswerWatch:
@@ -41,15 +42,27 @@ class AnswerWatch:
         self.leaves = False
         """Whether the stream may be left now, after the reply to the latest event."""
 
-    def begins(self, status: int, now_s: float) -> None:
-        """The answer has this status. Only the first one counts."""
+    def begins(self, head: ResponseHeaders, decision: Decision | None, now_s: float) -> None:
+        """The answer begins so, after this decision. Only the first head counts."""
         if self._status is not None:
             return
-        self._status = status
+        self._status = head.status
         if not self.counted:
             self.leaves = self._leaves_early
             return
-        self._balancer.answered(Answered(self._request_id, endings.of_status(status), over=False), now_s)
+        if head.served_by is not None and decision is not None and isinstance(decision.outcome, Chosen):
+            self._served(head.served_by, decision.outcome, now_s)
+        self._balancer.answered(Answered(self._request_id, endings.of_status(head.status), over=False), now_s)
+
+    def _served(self, host: str, chosen: Chosen, now_s: float) -> None:
+        """Envoy says who was tried last: those before it in the list have failed."""
+        hosts = (chosen.host, *chosen.others)
+        if host == chosen.host:
+            return
+        for failed in hosts[: hosts.index(host)] if host in hosts else hosts:
+            told = Answered(self._request_id, Ending.UNREACHABLE, host=failed, over=False)
+            self._balancer.answered(told, now_s)
+        self._balancer.served(self._request_id, host, now_s)
 
     def goes_on(self, piece: ResponseBody, now_s: float) -> None:
         """A piece came."""

@@ -1,4 +1,7 @@
-"""ext_proc's protobuf messages ↔ events and actions. No I/O; the hot path, so plain `protobuf` and no detours."""
+"""ext_proc's protobuf messages ↔ events and actions. No I/O; the hot path, so plain `protobuf` and no detours.
+
+Which of the replies made here are sent, and when, is for `replies` to say.
+"""
 
 import re
 from collections.abc import Iterable
@@ -6,6 +9,7 @@ from functools import cache
 from typing import Final, assert_never
 
 from envoy.config.core.v3.base_pb2 import HeaderValueOption
+from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import ProcessingMode
 from envoy.service.ext_proc.v3.external_processor_pb2 import (
     HeaderMutation,
     HttpHeaders,
@@ -13,6 +17,8 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import (
     ProcessingResponse,
 )
 
+from extproc.core.policy import Destination
+from extproc.gateway import endpointpicker
 from extproc.gateway.conversation import (
     Acknowledge,
     Action,
@@ -42,6 +48,17 @@ _STATUS: Final = re.compile("[1-5][0-9][0-9]", re.ASCII)
 HOLD_MARGIN_S: Final = 1.0
 """Envoy's timer runs while the answer is on its way, on a busy machine."""
 _OVERWRITE: Final = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
+_NO_BODY: Final = ProcessingMode(
+    request_header_mode=ProcessingMode.SEND,
+    response_header_mode=ProcessingMode.SKIP,
+    response_trailer_mode=ProcessingMode.SKIP,
+)
+"""Nothing more is shown of the request, nor of its answer: nobody counts it."""
+_CHANGE_HEADERS: Final = ("request_headers", "request_body")
+_HEADERS: Final[dict[Destination | None, str]] = {
+    "original-dst": DESTINATION_HEADER,
+    "override-host": endpointpicker.DESTINATION,
+}
 
 
 def kind_of(message: ProcessingRequest) -> str | None:
@@ -60,7 +77,8 @@ def event_of(message: ProcessingRequest, wanted: HeadersWanted = NOTHING_MORE) -
         case "request_trailers":
             return RequestTrailers()
         case "response_headers":
-            return ResponseHeaders(_status(message.response_headers))
+            served_by = endpointpicker.served_by(message.metadata_context)
+            return ResponseHeaders(_status(message.response_headers), served_by)
         case "response_body":
             return ResponseBody(has_output(message.response_body.body), message.response_body.end_of_stream)
         case _:
@@ -73,19 +91,23 @@ def reply_of(action: Action, kind: str | None) -> ProcessingResponse:
         return _acknowledgement(kind)
     reply = ProcessingResponse()
     match action:
-        case Continue(metadata=metadata, body=body):
+        case Continue():
             if kind is not None:
                 getattr(reply, kind).SetInParent()
-            _write_body(reply, kind, body)
-            _write_metadata(reply, metadata)
-        case SetDestination(host=host, metadata=metadata, body=body):
-            assert kind in ("request_headers", "request_body"), "only these can change the request's headers"
+            if kind in _CHANGE_HEADERS and action.unnamed in _HEADERS:
+                common = getattr(reply, kind).response
+                common.header_mutation.remove_headers.append(_HEADERS[action.unnamed])
+                common.clear_route_cache = True  # the route may have matched because of it
+            _write_body(reply, kind, action)
+            _write_metadata(reply, action.metadata)
+        case SetDestination():
+            assert kind in _CHANGE_HEADERS, "no other reply can change the request's headers"
             common = getattr(reply, kind).response
             # The route was chosen before we were asked; with the header set another one, to our clusters, matches.
             common.clear_route_cache = True
-            _write_headers(common.header_mutation, ((DESTINATION_HEADER, host),))
-            _write_body(reply, kind, body)
-            _write_metadata(reply, metadata)
+            _write_destination(reply, common.header_mutation, action.destination, action.hosts)
+            _write_body(reply, kind, action)
+            _write_metadata(reply, action.metadata)
         case Respond():
             immediate = reply.immediate_response
             immediate.status.code = action.status  # Envoy's StatusCode enum has HTTP's numbers
@@ -98,6 +120,15 @@ def reply_of(action: Action, kind: str | None) -> ProcessingResponse:
             raise TypeError(msg)
         case _:
             assert_never(action)
+    return reply
+
+
+def piece(kind: str, data: bytes, *, end_of_stream: bool) -> ProcessingResponse:
+    """A piece of a body given back, in full duplex; `kind` is `request_body` or `response_body`."""
+    reply = ProcessingResponse()
+    streamed = getattr(reply, kind).response.body_mutation.streamed_response
+    streamed.body = data
+    streamed.end_of_stream = end_of_stream
     return reply
 
 
@@ -137,14 +168,40 @@ def _write_headers(mutation: HeaderMutation, headers: Iterable[tuple[str, str]])
         option.header.raw_value = value.encode()
 
 
-def _write_body(reply: ProcessingResponse, kind: str | None, body: bytes | None) -> None:
-    if body is None:
+def _write_destination(
+    reply: ProcessingResponse, mutation: HeaderMutation, destination: Destination, hosts: tuple[str, ...]
+) -> None:
+    match destination:
+        case "original-dst":
+            _write_headers(mutation, ((DESTINATION_HEADER, hosts[0]),))
+        case "original-dst-metadata":
+            mutation.SetInParent()  # Envoy ignores `clear_route_cache` where no headers are changed
+            _write_lb_metadata(reply, DESTINATION_HEADER, hosts[0])
+        case "override-host":
+            told = ",".join(hosts)
+            _write_headers(mutation, ((endpointpicker.DESTINATION, told),))
+            _write_lb_metadata(reply, endpointpicker.DESTINATION, told)
+        case _:
+            assert_never(destination)
+
+
+def _write_lb_metadata(reply: ProcessingResponse, key: str, value: str) -> None:
+    fields = reply.dynamic_metadata.fields[endpointpicker.NAMESPACE].struct_value.fields
+    fields[key].string_value = value
+
+
+def _write_body(reply: ProcessingResponse, kind: str | None, action: Continue | SetDestination) -> None:
+    """The new body, where there is one; and before there is a body, whether it is wanted."""
+    if kind == "request_headers" and not action.body_wanted:
+        # Envoy hears it where `allow_mode_override` is set. Buffered for nobody, an upgrade to a websocket would hang.
+        reply.mode_override.CopyFrom(_NO_BODY)
+    if action.body is None:
         return
     assert kind == "request_body", "a body is replaced in the reply to the whole of it"
     response = reply.request_body.response
-    response.body_mutation.body = body
+    response.body_mutation.body = action.body
     # Envoy keeps the old length in BUFFERED mode, and makes a 500 of a request whose new body has another.
-    _write_headers(response.header_mutation, (("content-length", str(len(body))),))
+    _write_headers(response.header_mutation, (("content-length", str(len(action.body))),))
 
 
 def _write_metadata(reply: ProcessingResponse, metadata: Metadata) -> None:

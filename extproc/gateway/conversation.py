@@ -1,18 +1,45 @@
 """What passes between Envoy and one session: events in, actions out, as values.
 
-Envoy waits for exactly one reply to each message of a stream, so each event is answered by exactly one action.
-Two are no reply: `CountTokens` asks for a `TokensCounted`, and `Wait` for an `Admitted`; the answer to that goes on.
+Each event is answered by exactly one action; how many replies to Envoy that makes is for `replies` to say. Two are no
+reply: `CountTokens` asks for a `TokensCounted`, and `Wait` for an `Admitted`; the answer to that goes on.
 """
 
+import enum
 from collections.abc import Mapping
+from typing import Final
 
 from msgspec import Struct
 
 from extproc.core.decision import Decision
+from extproc.core.policy import Destination
 from extproc.prompt import CountedPrompt, Prompt
 
 Metadata = Mapping[str, str | int | bool]
 """Dynamic metadata of namespace `extproc`, for access logs."""
+
+
+class BodyMode(enum.Enum):
+    """How Envoy shows the request's body: the filter's `request_body_mode`, as the first message tells it."""
+
+    UNTOLD = "untold"
+    """Envoys of before `protocol_config` do not tell: pieces are gathered until they are whole."""
+    NONE = "none"
+    """Not at all."""
+    STREAMED = "streamed"
+    """In pieces that go on as they are acknowledged. Envoy picks the host with the first, so the headers decide."""
+    BUFFERED = "buffered"
+    """Whole, in one message, which lacks `end_of_stream` where trailers follow."""
+    PARTIAL = "partial"
+    """In one message with as much of it as Envoy buffers; the rest is not shown."""
+    DUPLEX = "duplex"
+    """In pieces that we hold and give back, with the reply to the headers before them (FULL_DUPLEX_STREAMED)."""
+
+
+DECIDED_AT_HEADERS: Final = (BodyMode.NONE, BodyMode.STREAMED)
+IN_ONE: Final = (BodyMode.BUFFERED, BodyMode.PARTIAL)
+"""No more than one message shows the body."""
+REPLACEABLE: Final = (BodyMode.BUFFERED, BodyMode.DUPLEX)
+"""The body that the node gets is the one that we give back; of others the first pieces have gone on."""
 
 
 class HeadersWanted(Struct, frozen=True):
@@ -38,9 +65,11 @@ class RequestHeaders(Struct, frozen=True):
     """`x-request-id`, cut to 128 characters."""
     end_of_stream: bool = False
     """There is no body."""
-    body_in_one: bool = False
-    """Envoy sends the whole body in one message, which lacks `end_of_stream` where trailers follow. Only such a body
-    can be replaced: of others the first pieces have gone on."""
+    mode: BodyMode = BodyMode.UNTOLD
+    observed: bool = False
+    """Envoy only tells, and does not hear what is answered (`observability_mode`)."""
+    subset: tuple[str, ...] | None = None
+    """Hosts that a gateway allows, as the endpoint-picker protocol hints; `None`: any."""
     named: Mapping[str, str] = {}
     """Values of the headers that the policy reads, printable, cut to `TENANT_CHARS_MAX` characters. Of a header that
     repeats the last one: what a gateway appends comes after what its client sent."""
@@ -64,6 +93,8 @@ class ResponseHeaders(Struct, frozen=True):
 
     status: int
     """Of HTTP; 0 where it has none that HTTP knows, or where Envoy answers for a limit of its own."""
+    served_by: str | None = None
+    """The host that Envoy tried last, where its cluster tells us, as `ip:port`."""
 
 
 class ResponseBody(Struct, frozen=True):
@@ -115,12 +146,16 @@ class CountTokens(Struct, frozen=True):
 
 
 class SetDestination(Struct, frozen=True):
-    """Envoy shall send the request to `host`, as `ip:port`."""
+    """Envoy shall send the request to the first of `hosts`, each `ip:port`; to the next ones if that fails."""
 
-    host: str
+    hosts: tuple[str, ...]
+    destination: Destination
+    """How Envoy is told."""
     metadata: Metadata
     body: bytes | None = None
     """What the node gets instead of the body that came, in the reply to a whole body alone; `None`: that body."""
+    body_wanted: bool = True
+    """False: nobody here reads the body that may follow, and Envoy need not hold it back for us."""
 
 
 class Continue(Struct, frozen=True):
@@ -128,7 +163,10 @@ class Continue(Struct, frozen=True):
 
     metadata: Metadata = {}
     body: bytes | None = None
-    """As of `SetDestination`."""
+    """As of `SetDestination`, and so the next."""
+    body_wanted: bool = True
+    unnamed: Destination | None = None
+    """In whose header no client's word may stand, so that it is removed; `None`: nothing is changed."""
 
 
 class Wait(Struct, frozen=True):

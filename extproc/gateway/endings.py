@@ -56,6 +56,13 @@ def of_entry(ended: AnswerEnded) -> Answered:
     )
 
 
+def failed_before(ended: AnswerEnded) -> Answered | None:
+    """What an entry says of the node that was chosen where another one served in the end; `None`: nothing."""
+    if ended.failed_host is None:
+        return None
+    return Answered(ended.request_id, Ending.UNREACHABLE, host=ended.failed_host, over=False)
+
+
 def _used_tokens(ended: AnswerEnded) -> int | None:
     """What a quota counts."""
     if ended.prompt_tokens is None:

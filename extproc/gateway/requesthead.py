@@ -8,13 +8,21 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 from google.protobuf.struct_pb2 import Struct
 
 from extproc.core.admissionsettings import TENANT_CHARS_MAX
-from extproc.gateway.conversation import HeadersWanted, RequestHeaders
+from extproc.gateway.conversation import BodyMode, HeadersWanted, RequestHeaders
+from extproc.gateway.endpointpicker import subset_of
 
 TRACE_ID_CHARS_MAX: Final = 128
 NOTHING_MORE: Final = HeadersWanted()
 _LENGTH_DIGITS_MAX: Final = 18
 _WHOLE_MAX: Final = 2**53
 """Whole numbers up to this are what they were in a claim: Envoy has all numbers as floats."""
+_MODES: Final = {
+    ProcessingMode.NONE: BodyMode.NONE,
+    ProcessingMode.STREAMED: BodyMode.STREAMED,
+    ProcessingMode.BUFFERED: BodyMode.BUFFERED,
+    ProcessingMode.BUFFERED_PARTIAL: BodyMode.PARTIAL,
+    ProcessingMode.FULL_DUPLEX_STREAMED: BodyMode.DUPLEX,
+}
 _ALWAYS: Final = frozenset((":method", ":path", "content-length", "x-request-id"))
 
 
@@ -33,10 +41,19 @@ def head_of(message: ProcessingRequest, wanted: HeadersWanted = NOTHING_MORE) ->
         content_length=_length(found.get("content-length", "")),
         trace_id=found.get("x-request-id", "")[:TRACE_ID_CHARS_MAX],
         end_of_stream=headers.end_of_stream,
-        body_in_one=message.protocol_config.request_body_mode == ProcessingMode.BUFFERED,
+        mode=mode_of(message),
+        observed=message.observability_mode,
         named=named,
+        subset=subset_of(message.metadata_context),
         tenant_claim=_tenant_claim(message, wanted) if wanted.namespace else None,
     )
+
+
+def mode_of(message: ProcessingRequest) -> BodyMode:
+    """How the request's body will be shown; told by a stream's first message alone."""
+    if not message.HasField("protocol_config"):
+        return BodyMode.UNTOLD
+    return _MODES.get(message.protocol_config.request_body_mode, BodyMode.UNTOLD)
 
 
 def _text(header: HeaderValue) -> str:

@@ -10,7 +10,7 @@ without a destination.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from itertools import count
 from typing import NamedTuple, Protocol
 
@@ -22,7 +22,7 @@ from envoy.service.ext_proc.v3.external_processor_pb2_grpc import add_ExternalPr
 from extproc.config import ServeLimits
 from extproc.core.balancer import Balancer
 from extproc.core.request import TokenCount
-from extproc.gateway import codec
+from extproc.gateway import codec, policysource
 from extproc.gateway.budget import BodyBudget
 from extproc.gateway.conversation import (
     Acknowledge,
@@ -35,6 +35,7 @@ from extproc.gateway.conversation import (
     TokensCounted,
     Wait,
 )
+from extproc.gateway.replies import Replies, replies_to
 from extproc.gateway.routepolicy import RoutePolicies, headers_wanted
 from extproc.gateway.session import Session
 from extproc.gateway.waiting import WaitingRequests
@@ -101,9 +102,11 @@ class ExternalProcessor:
         *,
         boot: str,
         ends_are_told: Callable[[], bool],
+        policies_strict: bool = False,
     ) -> None:
         self._balancer = balancer
         self._policies = policies
+        self._policies_strict = policies_strict
         self._counter = counter
         self._limits = limits
         self._budget = BodyBudget(limits.body_bytes_total_max)
@@ -141,30 +144,40 @@ class ExternalProcessor:
         # a busy processor for a dead one.
         if self._streams_open >= self._limits.streams_max:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"streams_max is {self._limits.streams_max}")
-        session, wanted = self._open(context)
+        # All that is wanted of the context is read here: once its RPC has ended it must not be touched.
+        metadata = context.invocation_metadata() or ()
         self._streams_open += 1
         try:
             message = await context.read()
-            while message is not grpc.aio.EOF:
-                was_decided = session.decided
-                reply = await self._reply(_Stream(session, wanted, context), message)
-                del message  # it may be a whole body, and the next message may be hours away
-                if session.leaves and self._leave(session):
-                    return  # which sends the message on its way as well, for less
-                await context.write(reply)
-                del reply
-                if session.decided and not was_decided:
-                    self._settle()
-                message = await (self._rests.read(context) if session.decided else context.read())
+            if message is not grpc.aio.EOF:
+                await self._converse(self._open(context, metadata, message), message)
         finally:
-            session.close(self._clock())
             self._streams_open -= 1
 
-    def _open(self, context: _Context) -> tuple[Session, HeadersWanted]:
-        # All that is wanted of the context is read here: once its RPC has ended it must not be touched.
-        metadata = context.invocation_metadata() or ()
+    async def _converse(self, stream: "_Stream", message: ProcessingRequest) -> None:
+        session, replies, context = stream.session, stream.replies, stream.context
         try:
-            policy, fault = self._policies.of(metadata)
+            while message is not grpc.aio.EOF:
+                was_decided = session.decided
+                action = await self._action(stream, message)
+                if session.leaves and replies.can_leave and self._leave(session):
+                    return  # which sends the message on its way as well, for less
+                for reply in self._replies(replies, message, action):
+                    await context.write(reply)
+                    del reply
+                del message, action  # each may be a whole body, and the next message may be hours away
+                if session.decided and not was_decided:
+                    self._settle()
+                rests = session.decided and replies.is_through
+                message = await (self._rests.read(context) if rests else context.read())
+        finally:
+            session.close(self._clock())
+
+    def _open(
+        self, context: _Context, metadata: Iterable[tuple[str, str | bytes]], first: ProcessingRequest
+    ) -> "_Stream":
+        try:
+            policy, fault = self._policies.of(policysource.asked(metadata) or policysource.asked_in(first))
         except Exception:  # noqa: BLE001
             self._our_error("policies")
             policy, fault = self._policies.default, "could not be read"
@@ -172,10 +185,18 @@ class ExternalProcessor:
             self._metrics.requests.policy_fault()
         # Envoy may tell of a request after a restart of ours, so no number is used twice over all starts.
         request_id = f"{self._boot}-{next(self._request_ids)}"
-        session = Session(self._balancer, policy, fault, self._budget, self._limits, request_id)
-        return session, headers_wanted(policy)
+        strict = self._policies_strict
+        session = Session(self._balancer, policy, fault, self._budget, self._limits, request_id, strict=strict)
+        return _Stream(session, headers_wanted(policy), replies_to(first), context)
 
-    async def _reply(self, stream: "_Stream", message: ProcessingRequest) -> ProcessingResponse:
+    def _replies(self, replies: Replies, message: ProcessingRequest, action: Action) -> Iterator[ProcessingResponse]:
+        try:
+            yield from replies.to(message, action)
+        except Exception:  # noqa: BLE001
+            self._our_error("reply")
+            yield from replies.to(message, Continue())
+
+    async def _action(self, stream: "_Stream", message: ProcessingRequest) -> Action:
         session = stream.session
         was_decided = session.decided
         try:
@@ -185,12 +206,7 @@ class ExternalProcessor:
             action, began_s = (Acknowledge(), 0.0) if was_decided else self._recover(session)
         if session.decided and not was_decided:
             self._note(session, action, time.perf_counter() - began_s)
-        kind = codec.kind_of(message)
-        try:
-            return codec.reply_of(action, kind)
-        except Exception:  # noqa: BLE001
-            self._our_error("reply")
-            return codec.reply_of(Acknowledge(), kind)
+        return action
 
     async def _answer(self, stream: "_Stream", message: ProcessingRequest) -> tuple[Action, float]:
         """The action, and since when it was chosen."""
@@ -205,9 +221,11 @@ class ExternalProcessor:
             began_s = time.perf_counter()
             action = session.receive(TokensCounted(prompt), self._clock())
         if isinstance(action, Wait):
-            # Envoy would take us for dead, long before the request's time is up.
-            patience = stream.context.write(codec.hold(action.until_s - self._clock()))
             del event, prompt  # they hold the body
+            patience = None
+            if stream.replies.can_wait:
+                # Envoy would take us for dead, long before the request's time is up.
+                patience = stream.context.write(codec.hold(action.until_s - self._clock()))
             try:
                 decision = await self._waiting.decision(session.request_id, patience)
             except asyncio.CancelledError:
@@ -259,4 +277,5 @@ class ExternalProcessor:
 class _Stream(NamedTuple):
     session: Session
     wanted: HeadersWanted
+    replies: Replies
     context: _Context

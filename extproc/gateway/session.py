@@ -1,14 +1,14 @@
 """One request's conversation with Envoy, without I/O: an event in, an action out.
 
-    OPENED ── headers ──► BODY ── the whole body ──► COUNTING ── tokens counted ──► DECIDED
-       │                   │                             └── no room ──► WAITING ── admitted ──► DECIDED
-       └───────────────────┴── nothing to count, or a refusal ────────────────────► DECIDED
+    OPENED ── headers ──► BODY ── all that will be shown ──► COUNTING ── tokens counted ──► DECIDED
+       │  └── too late to see the body ──────────────────────►┘ └── no room ──► WAITING ── admitted ──► DECIDED
+       └───────────────────┴── nothing to count, or a refusal ────────────────────────► DECIDED
 
-OPENED    Nothing has come. The headers tell whether there is a body, whether it is inference, and how many bytes the
+OPENED    Nothing has come. The headers tell how the body will be shown, whether it is inference, and how many bytes the
           client claims. A large claim must find room here, before Envoy buffers the body. No body, or no inference: the
           fallback's node is named in the reply to the headers.
 BODY      Pieces are gathered until the body is whole; how it was cut never matters. Each must find room as it comes.
-          Over a limit the client is answered at once. Whole: parsed, and the tokens asked for.
+          Over a limit the client is answered at once. What came is read (`inference`), and the tokens asked for.
 COUNTING  Waits for us and not for Envoy, as the next.
 WAITING   No node has room, and the request's class may wait. The balancer lets it go, or turns it away; if its client
           goes first, closing the session takes it out of the queue.
@@ -18,7 +18,8 @@ DECIDED   The reply to the latest message carried the decision. Whatever comes n
 
 Room is given back at the decision, or at the stream's end; that of a body that nobody reads, when it has come.
 
-Where the policy gives the request another model than its body names, the reply to the whole body carries it anew.
+Where the policy gives the request another model than its body names, the reply to the whole body carries it anew. Where
+the policy or Envoy only observes, all is decided and kept, nothing counted, and nothing said.
 """
 
 import enum
@@ -31,20 +32,23 @@ from extproc.core.balancer import Balancer
 from extproc.core.decision import Decision, Queued
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import CountSource, Endpoint, InferenceRequest, TokenCount
-from extproc.gateway import openai
+from extproc.gateway import inference, openai
 from extproc.gateway.actions import Actions
 from extproc.gateway.answerwatch import AnswerWatch
 from extproc.gateway.budget import BodyBudget
 from extproc.gateway.conversation import (
+    DECIDED_AT_HEADERS,
+    IN_ONE,
+    REPLACEABLE,
     Acknowledge,
     Action,
     Admitted,
+    BodyMode,
     CountTokens,
     Event,
     RequestBody,
     RequestHeaders,
     RequestTrailers,
-    Respond,
     ResponseBody,
     ResponseHeaders,
     ResponseMessage,
@@ -55,6 +59,7 @@ from extproc.gateway.upload import Upload
 from extproc.prompt import CountedPrompt
 
 _ACKNOWLEDGE = Acknowledge()
+_NOT_COME = RequestHeaders("", "")
 
 
 class _State(enum.Enum):
@@ -66,22 +71,24 @@ class _State(enum.Enum):
 
 
 class Session:
-    """One request. `receive` answers each event by one action; `close` must be called once the stream has ended."""
+    """One request. `receive` answers each event by one action; `close` must be called once the stream has ended.
+
+    `policy_fault` says what is wrong with the policy that was asked for, if anything is: then `policy` is another, and
+    where it is `strict` the request is refused.
+    """
 
     __slots__ = (
         "_actions",
         "_balancer",
-        "_body_in_one",
         "_body_items_max",
         "_endpoint",
+        "_head",
         "_model",
         "_parsed",
         "_policy",
-        "_priority",
+        "_refused",
         "_routed",
         "_state",
-        "_tenant",
-        "_trace_id",
         "_upload",
         "_watch",
         "decision",
@@ -96,6 +103,8 @@ class Session:
         body_budget: BodyBudget,
         limits: ServeLimits,
         request_id: str,
+        *,
+        strict: bool = False,
     ) -> None:
         self._balancer = balancer
         self._policy = policy
@@ -103,12 +112,10 @@ class Session:
         self._actions = Actions(request_id, policy, policy_fault, self._upload, limits)
         self._body_items_max = limits.body_items_max
         self.request_id = request_id
-        self._trace_id = ""
-        self._priority = policy.priority or ""
-        self._tenant = ""
+        self._refused = self._actions.policy_fault(policy_fault) if strict and policy_fault else None
+        self._head = _NOT_COME
         self._state = _State.OPENED
         self._endpoint: Endpoint | None = None
-        self._body_in_one = False
         self._parsed: openai.ParsedBody | None = None
         self._model: str | None = None
         """What the policy gives to who asks for the body's model."""
@@ -144,13 +151,10 @@ class Session:
                 assert self._state is _State.WAITING, "admitted that did not wait"
                 return self._decide(event.decision)
             case RequestTrailers():
-                # Without a whole body before them it is too late to name a node: their reply cannot set headers.
-                self._drop_body()
-                self._state = _State.DECIDED
-                return _ACKNOWLEDGE
+                return self._trailers(now_s)
             case ResponseHeaders():
                 if self.decided:  # before, it is Envoy's own
-                    self._watch.begins(event.status, now_s)
+                    self._watch.begins(event, self.decision, now_s)
                 return _ACKNOWLEDGE
             case ResponseBody():
                 if self.decided:
@@ -184,39 +188,61 @@ class Session:
         self._routed = None
         self._watch.close(now_s)
 
-    def _headers(self, headers: RequestHeaders, now_s: float) -> Action:
-        self._trace_id = headers.trace_id
-        self._body_in_one = headers.body_in_one
+    def _headers(self, head: RequestHeaders, now_s: float) -> Action:
+        self._head = head
         self._state = _State.BODY
-        policy = self._policy
-        named = headers.named.get(policy.priority_header or "")
-        if named in self._balancer.settings.classes:
-            self._priority = named
-        self._tenant = headers.tenant_claim or headers.named.get(policy.tenant_header or "") or ""
-        if not headers.end_of_stream:
-            overflow = self._upload.announced(headers.content_length or 0)
+        self._actions.observed = head.observed or self._policy.mode == "observe"
+        if self._policy.mode == "off":
+            return self._say(self._actions.off())
+        if self._refused is not None:
+            return self._say(self._refused)
+        if not head.end_of_stream:
+            overflow = self._upload.announced(head.content_length or 0)
             if overflow is not None:
-                return self._respond(self._actions.overflow(overflow))
-            self._endpoint = openai.endpoint_of(headers.method, headers.path)
+                return self._say(self._actions.overflow(overflow))
+            self._endpoint = openai.endpoint_of(head.method, head.path)
         if self._endpoint is None:
-            return self._fallback(now_s, body_follows=not headers.end_of_stream)
+            return self._fallback(now_s, body_follows=not head.end_of_stream)
+        if head.mode in DECIDED_AT_HEADERS and not head.observed:
+            parsed = inference.of_head(self._endpoint, head, self._policy)
+            return self._fallback(now_s, body_follows=True) if parsed is None else self._count(parsed)
         return _ACKNOWLEDGE
 
     def _body(self, body: RequestBody, now_s: float) -> Action:
         overflow = self._upload.add(body.data)
         if overflow is not None:
-            return self._respond(self._actions.overflow(overflow))
-        if not (body.end_of_stream or self._body_in_one):
-            return _ACKNOWLEDGE
+            return self._say(self._actions.overflow(overflow))
+        if body.end_of_stream or self._head.mode in IN_ONE:
+            return self._body_come(now_s, ended=body.end_of_stream)
+        return _ACKNOWLEDGE
+
+    def _trailers(self, now_s: float) -> Action:
+        if self._state is _State.BODY and (self._head.mode is BodyMode.DUPLEX or self._actions.observed):
+            return self._body_come(now_s, ended=True)
+        # Without a whole body before them it is too late to name a node: their reply cannot set headers.
+        self._drop_body()
+        self._state = _State.DECIDED
+        return _ACKNOWLEDGE
+
+    def _body_come(self, now_s: float, *, ended: bool) -> Action:
+        """All has come that will be shown."""
         if self._upload.bytes_come == 0:
             return self._fallback(now_s)
         assert self._endpoint is not None, "only bodies of inference paths are gathered"
-        parsed = openai.parse(self._endpoint, self._upload.whole(), self._body_items_max)
-        if isinstance(parsed, openai.BodyFault):
-            return self._respond(self._actions.invalid(parsed.message, parsed.param))
+        head, body, items_max = self._head, self._upload.whole(), self._body_items_max
+        parsed = inference.of_body(self._endpoint, head, self._policy, body, items_max, ended=ended)
+        match parsed:
+            case openai.BodyFault(message, param):
+                return self._say(self._actions.invalid(message, param))
+            case None:
+                return self._fallback(now_s)
+            case _:
+                return self._count(parsed)
+
+    def _count(self, parsed: openai.ParsedBody) -> Action:
         self._parsed = parsed
         self._model = self._actions.asked = parsed.model
-        if self._body_in_one:  # else its first pieces have gone on
+        if self._head.mode in REPLACEABLE and not self._actions.observed:
             self._model = self._policy.model_for(parsed.model, self.request_id)
         if self._model == parsed.model and self._model not in self._policy.fallback_models:
             self._upload.forget()
@@ -227,24 +253,22 @@ class Session:
         parsed = self._parsed
         assert parsed is not None, "parsed before counting"
         assert self._model is not None, "named with it"
-        count = counted.count
-        request = InferenceRequest(
-            request_id=self.request_id,
-            model=self._model,
-            endpoint=parsed.endpoint,
-            prompt=replace(count, exact=False) if count.exact and not parsed.length_binds else count,
-            prompt_blocks=counted.blocks,
-            output_tokens_max=parsed.output_tokens_max,
-            sequences=parsed.sequences,
-            trace_id=self._trace_id,
-            priority=self._priority,
-            tenant=self._tenant,
+        request = inference.request_of(
+            self.request_id,
+            self._head,
+            self._policy,
+            self._balancer.settings.classes,
+            parsed,
+            self._model,
+            counted,
             body_bytes=self._upload.bytes_come,
-            model_fixed=not self._body_in_one,
+            model_fixed=self._head.mode not in REPLACEABLE or self._actions.observed,
         )
         self._actions.knows(parsed, request.prompt)
+        if self._actions.observed:
+            return self._decide(self._balancer.rehearse(request, self._policy, now_s))
         self._watch.counted = True
-        if count.source is CountSource.ESTIMATED:
+        if counted.count.source is CountSource.ESTIMATED:
             self._routed = request
         return self._decide(self._balancer.route(request, self._policy, now_s))
 
@@ -259,21 +283,27 @@ class Session:
         return self._carry_out(decision)
 
     def _fallback(self, now_s: float, *, body_follows: bool = False) -> Action:
-        self.decision = self._balancer.route_uninspected(self.request_id, self._trace_id, now_s)
+        if self._actions.observed:
+            return self._say(self._actions.unobserved())
+        head = self._head
+        self.decision = self._balancer.route_uninspected(
+            self.request_id, head.trace_id, now_s, self._policy, head.subset
+        )
         return self._carry_out(self.decision, body_follows=body_follows)
 
     def _carry_out(self, decision: Decision, *, body_follows: bool = False) -> Action:
         self._state = _State.DECIDED
-        action = self._actions.of(decision, self._model)
+        body_wanted = not body_follows or self._head.mode is BodyMode.DUPLEX  # there nobody but us has it
+        action = self._actions.of(decision, self._model, body_wanted=body_wanted)
         if not body_follows:
             self._drop_body()  # not before: after an error of ours the action is made again
         return action
 
-    def _respond(self, answer: Respond) -> Respond:
-        """The client is answered without asking the balancer."""
+    def _say(self, action: Action) -> Action:
+        """Something is said without asking the balancer."""
         self._drop_body()
         self._state = _State.DECIDED
-        return answer
+        return action
 
     def _drop_body(self) -> None:
         self._parsed = None

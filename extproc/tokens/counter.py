@@ -113,6 +113,8 @@ class TokenCounter:
         asked = _Asked(model, prompt, size, items, (), time.perf_counter())
         try:
             asked = replace(asked, blocks=blocks_of(model, prompt, self._blocks_secret))
+            if prompt.unread_bytes is not None:
+                return self._estimated(asked, Estimated.UNREAD)
             if prompt.chat is None and not prompt.texts:
                 return self._given(asked)
             tokenizer = self._tokenizers.of(model)

@@ -41,10 +41,12 @@ class Estimator:
         return 0 if prompt.chat is None else len(prompt.chat.messages) * self._settings.message_tokens
 
     def beside(self, prompt: Prompt) -> int:
-        """Token ids as they are, and what images, audio and files cost."""
+        """Token ids as they are, what images, audio and files cost, and what of the body is not shown, by its size."""
         media, settings = prompt.media, self._settings
+        unread_tokens = 0 if prompt.unread_bytes is None else int(prompt.unread_bytes / settings.bytes_per_token)
         return (
             prompt.token_ids
+            + unread_tokens
             + media.images * settings.image_tokens
             + media.audios * settings.audio_tokens
             + media.files * settings.file_tokens

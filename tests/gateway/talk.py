@@ -12,6 +12,7 @@ from extproc.gateway.conversation import (
     Acknowledge,
     Action,
     Admitted,
+    BodyMode,
     Continue,
     CountTokens,
     Event,
@@ -61,12 +62,13 @@ class Talk:
         policy_fault: str | None = None,
         tokens: TokenCount = TokenCount(10, exact=True),  # noqa: B008
         request_id: str = "r1",
+        strict: bool = False,
     ) -> None:
         self.budget = budget or BodyBudget(100_000)
         limits = ServeLimits(
             body_bytes_max=body_bytes_max, body_items_max=body_items_max, body_claim_bytes_min=body_claim_bytes_min
         )
-        self.session = Session(balancer, policy, policy_fault, self.budget, limits, request_id)
+        self.session = Session(balancer, policy, policy_fault, self.budget, limits, request_id, strict=strict)
         self.tokens = tokens
         self.asked: list[CountTokens] = []
 
@@ -89,7 +91,7 @@ def waiting(fleet: Balancer, request_id: str = "r1", body: bytes = chat(), **cha
     """A conversation that has come to its wait."""
     changes.setdefault("policy", RoutingPolicy(priority="batch"))
     talk = Talk(fleet, request_id=request_id, **changes)
-    assert talk.say(headers(content_length=len(body), body_in_one=True)) == ACKNOWLEDGE
+    assert talk.say(headers(content_length=len(body), mode=BodyMode.BUFFERED)) == ACKNOWLEDGE
     told = talk.say(whole(body))
     assert isinstance(told, Wait)
     assert (told.since_s, told.until_s) == (NOW_S, NOW_S + WAITS_S)
@@ -122,4 +124,4 @@ def told(action: Action) -> Metadata:
 
 def destination_of(action: Action) -> str:
     assert isinstance(action, SetDestination), action
-    return action.host
+    return action.hosts[0]

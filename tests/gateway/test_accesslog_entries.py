@@ -155,3 +155,29 @@ def test_whatever_an_entry_says_its_value_is_within_bounds(
         assert tokens is None or (type(tokens) is int and 0 <= tokens <= COUNT_MAX)
     assert type(ended.sequences) is int
     assert 1 <= ended.sequences <= COUNT_MAX
+
+
+@pytest.mark.parametrize(
+    ("attempts", "chosen", "failed"),
+    [
+        (0, "10.0.0.9:80", None),
+        (1, "10.0.0.9:80", None),
+        (2, "10.0.0.9:80", "10.0.0.9:80"),
+        (3, "10.0.0.9:80", "10.0.0.9:80"),
+        (2, "10.0.0.1:8000", None),
+        (2, "", None),
+        (2, "x" * 129, None),
+    ],
+)
+def test_the_chosen_host_failed_where_envoy_tried_again_and_came_to_another(
+    attempts: int, chosen: str, failed: str | None
+) -> None:
+    told = entry(OURS | {"host": chosen})
+    told.common_properties.upstream_request_attempt_count = attempts
+    ended = read(told)
+    assert ended is not None
+    assert ended.failed_host == failed
+    told.common_properties.upstream_remote_address.Clear()
+    nobody = read(told)
+    assert nobody is not None
+    assert nobody.failed_host is None, "nobody else was reached"

@@ -70,11 +70,11 @@ async def test_each_stream_has_the_policy_of_its_own_metadata() -> None:
             (["batch"], "batch", None),
             (["nobody", "batch"], "batch", None),
             (['{"limits": {"kv_usage_max": "0.5"}}'], "inline", None),
-            (["nobody"], "default", "no policy is named 'nobody'"),
+            (["nobody"], "default", "wanted a policy of the configuration, or one as a JSON object, got 'nobody'"),
         ):
             call = envoy.open([(KEY, value) for value in values])
             told = metadata(await ask(call, head(), body(chat())))
-            assert (told["policy"], told.get("policy_error")) == (policy, fault)
+            assert (told["policy"], told.get("x-extproc-policy-error")) == (policy, fault)
             await end(call)
         assert envoy.metric("extproc_policy_faults_total 1.0")
 
@@ -247,7 +247,7 @@ async def test_an_error_in_the_policies_leaves_the_default_policy(monkeypatch: p
         monkeypatch.setattr("extproc.gateway.routepolicy.RoutePolicies.of", broken)
         told = await served_all_the_same(envoy, "policies")
         assert (told["destination"], told["policy"]) == (HOST, "default")
-        assert told["policy_error"] == "could not be read"
+        assert told["x-extproc-policy-error"] == "could not be read"
 
 
 async def test_an_error_while_writing_the_reply_lets_the_request_continue(monkeypatch: pytest.MonkeyPatch) -> None:

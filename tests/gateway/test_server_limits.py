@@ -59,9 +59,9 @@ async def test_the_longest_policies_of_filter_and_route_are_taken_and_a_longer_o
     async with wire(limits=ServeLimits(policy_bytes_max=policy_bytes_max)) as envoy:
         longest = '{"limits": {"kv_usage_max": 0.5}}'.ljust(policy_bytes_max)
         told = metadata(await ask(envoy.open([(KEY, longest)] * 2), head(), body(chat())))
-        assert (told["policy"], told.get("policy_error")) == ("inline", None)
+        assert (told["policy"], told.get("x-extproc-policy-error")) == ("inline", None)
         told = metadata(await ask(envoy.open([(KEY, longest), (KEY, longest + " ")]), head(), body(chat())))
-        assert (told["policy"], told["policy_error"]) == (
+        assert (told["policy"], told["x-extproc-policy-error"]) == (
             "default",
             f"wanted at most {policy_bytes_max} bytes, got {policy_bytes_max + 1}",
         )

@@ -10,6 +10,7 @@ from extproc.core.policy import RoutingPolicy
 from extproc.gateway.budget import BodyBudget
 from extproc.gateway.conversation import (
     Acknowledge,
+    BodyMode,
     Continue,
     CountTokens,
     Event,
@@ -69,7 +70,7 @@ def test_the_route_policy_is_the_one_that_decides_and_its_fault_is_shown() -> No
     action = talk.say(headers(), whole(chat()))
     assert isinstance(action, SetDestination)
     assert action.metadata["policy"] == "batch"
-    assert action.metadata["policy_error"] == "no such policy"
+    assert action.metadata["x-extproc-policy-error"] == "no such policy"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,7 @@ def test_the_route_policy_is_the_one_that_decides_and_its_fault_is_shown() -> No
         [RequestHeaders("GET", CHAT_PATH)],
         [headers(end_of_stream=True)],
         [headers(), RequestBody(b"", end_of_stream=True)],
-        [headers(body_in_one=True), RequestBody(b"", end_of_stream=False)],
+        [headers(mode=BodyMode.BUFFERED), RequestBody(b"", end_of_stream=False)],
         [headers(), RequestBody(b"", end_of_stream=False), RequestBody(b"", end_of_stream=True)],
     ],
 )

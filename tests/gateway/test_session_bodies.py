@@ -4,6 +4,7 @@ import pytest
 
 from extproc.gateway.budget import BodyBudget
 from extproc.gateway.conversation import (
+    BodyMode,
     RequestBody,
     RequestTrailers,
     Respond,
@@ -118,7 +119,7 @@ def test_a_body_without_a_claim_is_reserved_as_it_comes() -> None:
 
 def test_a_body_in_one_message_is_whole_even_when_trailers_follow() -> None:
     talk = Talk(balancer(snapshot("a")))
-    talk.say(headers(body_in_one=True))
+    talk.say(headers(mode=BodyMode.BUFFERED))
     assert destination_of(talk.say(RequestBody(chat(), end_of_stream=False)))
     assert talk.say(RequestTrailers()) == ACKNOWLEDGE
 

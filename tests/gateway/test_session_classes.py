@@ -9,7 +9,7 @@ from extproc.core.balancer import Balancer
 from extproc.core.policy import RoutingPolicy
 from extproc.core.settings import BalancerSettings
 from extproc.core.snapshot import NodeReported
-from extproc.gateway.conversation import SetDestination, Wait
+from extproc.gateway.conversation import BodyMode, SetDestination, Wait
 from tests.core.fleet import NOW_S, balancer, snapshot
 from tests.gateway.talk import Talk, admit, chat, error_of, full, headers, waiting, whole
 
@@ -25,7 +25,7 @@ def test_a_class_whose_queue_is_full_refuses_the_next_one() -> None:
     for name in ("requests", "bytes"):
         policy = RoutingPolicy(priority=name)
         two = [waiting(fleet, f"{name}-{number}", policy=policy) for number in range(2)]
-        third = Talk(fleet, policy=policy, request_id=f"{name}-3").say(headers(body_in_one=True), whole(body))
+        third = Talk(fleet, policy=policy, request_id=f"{name}-3").say(headers(mode=BodyMode.BUFFERED), whole(body))
         assert error_of(third)["status"] == 429
         two[0].session.close(NOW_S)
         waiting(fleet, f"{name}-4", policy=policy)

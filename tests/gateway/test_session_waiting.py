@@ -16,6 +16,7 @@ from extproc.gateway.budget import BodyBudget
 from extproc.gateway.conversation import (
     Action,
     Admitted,
+    BodyMode,
     Continue,
     RequestTrailers,
     Respond,
@@ -263,7 +264,7 @@ def test_however_requests_come_wait_and_go_nothing_is_left(steps: list[str], cha
                 policy = RoutingPolicy(priority=chance.choice(["batch", "standard"]))
                 talk = Talk(fleet, policy=policy, budget=budget, request_id=str(number), tokens=ESTIMATED)
                 open_talks[str(number)] = talk
-                talk.say(headers(body_in_one=True), whole(chat()), now_s=now_s)
+                talk.say(headers(mode=BodyMode.BUFFERED), whole(chat()), now_s=now_s)
             case "room" | "full":
                 sequence += 1
                 waits = 100 if step == "full" else 0

@@ -43,3 +43,13 @@ def test_the_balancer_learns_how_requests_ended_that_it_sent_or_another() -> Non
     _ended(fleet, Metrics(), lambda: NOW_S, replace(bad, request_id="other-2", upstream_host="10.9.9.9:1"))
     sent = [fleet.route(request(f"a-{number}"), RoutingPolicy(), NOW_S).outcome for number in range(2, 10)]
     assert [one.node_id for one in sent if isinstance(one, Chosen)] == ["b"] * 8
+
+
+def test_a_node_that_failed_before_another_served_is_left_out() -> None:
+    fleet = balancer(snapshot("a"), snapshot("b"))
+    host, other = snapshot("a").host, snapshot("b").host
+    ended = AnswerEnded(
+        "other-1", 200, "via_upstream", (), other, 0.25, 2.0, MODEL, 10, True, None, 9, failed_host=host
+    )
+    _ended(fleet, Metrics(), lambda: NOW_S, ended)
+    assert set(fleet.out_until_s) == {"a"}

@@ -29,7 +29,7 @@ async def test_policies_and_their_limits_are_those_of_the_configuration(serve: S
     async def policy(value: str | None) -> tuple[str, str]:
         metadata = [] if value is None else [("x-extproc-policy", value)]
         fields = (await asked(served.stream(*metadata))).dynamic_metadata.fields["extproc"].struct_value.fields
-        return fields["policy"].string_value, fields["policy_error"].string_value
+        return fields["policy"].string_value, fields["x-extproc-policy-error"].string_value
 
     assert await policy(None) == ("batch", "")
     assert await policy("default") == ("default", "")

@@ -1,0 +1,259 @@
+"""What a session does in each mode of the body, and where policy or Envoy only observes."""
+
+import json
+from typing import Any
+
+import pytest
+
+from extproc.core.balancer import Balancer
+from extproc.core.policy import RoutingPolicy
+from extproc.core.request import CountSource, TokenCount
+from extproc.core.snapshot import ServedModel
+from extproc.gateway.conversation import (
+    Action,
+    Admitted,
+    BodyMode,
+    Continue,
+    RequestBody,
+    RequestTrailers,
+    Respond,
+    ResponseHeaders,
+    SetDestination,
+    Wait,
+)
+from extproc.prompt import Prompt, texts_of
+from tests.core.fleet import MODEL, NOW_S, balancer, snapshot
+from tests.gateway.talk import ACKNOWLEDGE, Talk, admit, chat, destination_of, error_of, full, headers, told, whole
+
+NAMED = {"x-model": MODEL}
+ESTIMATE = TokenCount(10, exact=False, source=CountSource.ESTIMATED)
+OBSERVE = RoutingPolicy(mode="observe")
+LIST = RoutingPolicy(destination="override-host", destinations_max=2)
+
+
+def fleet() -> Balancer:
+    return balancer(snapshot("a"), snapshot("b", models=(ServedModel("other"),)))
+
+
+def later(data: bytes) -> RequestBody:
+    return RequestBody(data, end_of_stream=False)
+
+
+@pytest.mark.parametrize("mode", [BodyMode.NONE, BodyMode.STREAMED])
+def test_where_envoy_picks_before_it_shows_the_body_the_head_decides(mode: BodyMode) -> None:
+    talk = Talk(fleet(), tokens=ESTIMATE)
+    action = talk.say(headers(mode=mode, named=NAMED, content_length=4000))
+    assert destination_of(action) == snapshot("a").host
+    assert isinstance(action, SetDestination)
+    assert action.body_wanted, "the stream shall last to the answer's end, as the filter has it"
+    assert talk.asked[0].prompt == Prompt(unread_bytes=4000)
+    assert told(action)["shown"] == "head"
+    assert talk.say(later(b"x"), whole(b"y")) == ACKNOWLEDGE
+    assert talk.budget.bytes_reserved == 0
+
+
+@pytest.mark.parametrize("mode", [BodyMode.NONE, BodyMode.STREAMED])
+def test_a_head_without_a_model_goes_by_turns(mode: BodyMode) -> None:
+    talk = Talk(fleet())
+    action = talk.say(headers(mode=mode))
+    assert told(action)["outcome"] == "uninspected"
+    assert isinstance(action, SetDestination)
+    assert not action.body_wanted
+
+
+@pytest.mark.parametrize("mode", [BodyMode.NONE, BodyMode.STREAMED, BodyMode.PARTIAL])
+def test_an_alias_is_not_heard_where_the_body_cannot_be_given_back(mode: BodyMode) -> None:
+    policy = RoutingPolicy(aliases={"fast": {MODEL: 1}})
+    talk = Talk(fleet(), policy=policy)
+    action = talk.say(headers(mode=mode, named={"x-model": "fast"}))
+    if mode is BodyMode.PARTIAL:
+        action = talk.say(later(chat(model="fast")[:-1]))
+    assert error_of(action)["status"] == 404
+
+
+def test_in_full_duplex_the_body_is_gathered_to_its_end_and_may_be_written_anew() -> None:
+    policy = RoutingPolicy(aliases={"fast": {MODEL: 1}})
+    talk = Talk(fleet(), policy=policy)
+    body = chat(model="fast")
+    assert talk.say(headers(mode=BodyMode.DUPLEX)) == ACKNOWLEDGE
+    assert talk.say(later(body[:9]), later(body[9:])) == ACKNOWLEDGE
+    action = talk.say(whole(b""))
+    assert destination_of(action) == snapshot("a").host
+    assert isinstance(action, SetDestination)
+    assert action.body is not None
+    assert json.loads(action.body) == json.loads(chat())
+
+
+def test_in_full_duplex_trailers_end_the_body() -> None:
+    talk = Talk(fleet())
+    talk.say(headers(mode=BodyMode.DUPLEX), later(chat()))
+    assert destination_of(talk.say(RequestTrailers())) == snapshot("a").host
+
+
+@pytest.mark.parametrize(("mode", "wanted"), [(BodyMode.BUFFERED, False), (BodyMode.DUPLEX, True)])
+def test_a_body_that_nobody_reads_is_not_wanted_unless_it_has_to_be_given_back(mode: BodyMode, wanted: bool) -> None:
+    action = Talk(fleet()).say(headers("/upload", mode=mode))
+    assert isinstance(action, SetDestination)
+    assert action.body_wanted is wanted
+
+
+@pytest.mark.parametrize("cut_off", [True, False])
+def test_a_partial_body_decides_by_what_is_there(cut_off: bool) -> None:
+    body = chat("hello " * 50, max_tokens=5)
+    length = len(body) + 1000 if cut_off else len(body)
+    talk = Talk(fleet())
+    assert talk.say(headers(mode=BodyMode.PARTIAL, content_length=length)) == ACKNOWLEDGE
+    action = talk.say(later(body[:-20] if cut_off else body))
+    assert destination_of(action) == snapshot("a").host
+    assert told(action).get("shown") == ("part" if cut_off else None)
+    (text,) = texts_of(talk.asked[0].prompt)
+    assert text.startswith("hello hello")
+    assert talk.asked[0].prompt.unread_bytes == (1020 if cut_off else None)
+
+
+def test_a_part_without_a_model_goes_by_turns_and_a_whole_body_without_one_is_refused() -> None:
+    talk = Talk(fleet())
+    talk.say(headers(mode=BodyMode.PARTIAL))
+    assert told(talk.say(later(b'{"messages": [')))["outcome"] == "uninspected"
+    talk = Talk(fleet())
+    talk.say(headers(mode=BodyMode.PARTIAL))
+    assert error_of(talk.say(whole(b'{"messages": []}')))["status"] == 400
+
+
+OBSERVED: list[dict[str, Any]] = [{"policy": OBSERVE}, {}]
+
+
+def observed(talk: Talk, **changes: Any) -> list[Action]:
+    """The answers to head and body of a request that is only observed, by the policy or by Envoy."""
+    by_envoy = talk.session._policy.mode != "observe"
+    mode = BodyMode.STREAMED if by_envoy else BodyMode.BUFFERED
+    body = changes.pop("body", chat())
+    return [talk.say(headers(mode=mode, observed=by_envoy, **changes)), talk.say(whole(body))]
+
+
+@pytest.mark.parametrize("how", OBSERVED)
+def test_what_is_only_observed_is_decided_and_kept_and_nothing_is_done(how: dict[str, Any]) -> None:
+    nodes = fleet()
+    talk = Talk(nodes, **how)
+    _, action = observed(talk)
+    assert isinstance(action, Continue)
+    assert (action.body, told(action)["node"], told(action)["arm"]) == (None, "a", "observed")
+    assert nodes.requests_open == 0
+    assert [one.arm for one in nodes.decisions(5)] == ["observed"]
+    assert talk.session.decision is not None
+    talk.say(ResponseHeaders(500, "10.9.9.9:80"))
+    assert nodes.out_until_s == {}
+    talk.session.close(NOW_S)
+
+
+@pytest.mark.parametrize("how", OBSERVED)
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [
+        ({"body": b"no json"}, "invalid_request"),
+        ({"body": chat(model="nobody's")}, "model_not_found"),
+        ({"content_length": 10_001}, "request_too_large"),
+        ({"body": b"x" * 10_001}, "request_too_large"),
+    ],
+)
+def test_what_is_only_observed_is_never_refused(how: dict[str, Any], changes: dict[str, Any], outcome: str) -> None:
+    talk = Talk(fleet(), **how)
+    actions = observed(talk, **changes)
+    said = [one for one in actions if isinstance(one, Continue)]
+    assert [told(one)["outcome"] for one in said] == [outcome]
+    assert [one for one in actions if one not in said] == [ACKNOWLEDGE]
+    assert talk.budget.bytes_reserved == 0
+
+
+@pytest.mark.parametrize("how", OBSERVED)
+def test_what_is_only_observed_never_waits(how: dict[str, Any]) -> None:
+    policy = how.get("policy", RoutingPolicy()).model_copy(update={"priority": "batch"})
+    _, action = observed(Talk(full(), policy=policy))
+    assert isinstance(action, Continue)
+    assert told(action)["outcome"] == "overloaded"
+
+
+@pytest.mark.parametrize("how", OBSERVED)
+def test_what_is_no_inference_takes_no_turn_where_it_is_only_observed(how: dict[str, Any]) -> None:
+    nodes = fleet()
+    talk = Talk(nodes, **how)
+    by_envoy = "policy" not in how
+    action = talk.say(headers("/upload", observed=by_envoy))
+    assert isinstance(action, Continue)
+    assert told(action)["outcome"] == "uninspected"
+    assert talk.session.decision is None
+
+
+def test_a_policy_that_is_off_lets_everything_pass() -> None:
+    nodes = fleet()
+    talk = Talk(nodes, policy=RoutingPolicy(mode="off"))
+    action = talk.say(headers(content_length=10**9))
+    assert isinstance(action, Continue)
+    assert (told(action)["outcome"], action.body_wanted) == ("off", False)
+    assert talk.say(whole(b"x" * 20_000)) == ACKNOWLEDGE
+    assert nodes.decisions(5) == []
+    assert talk.budget.bytes_reserved == 0
+
+
+def test_a_policy_that_cannot_be_used_is_refused_where_that_is_strict() -> None:
+    talk = Talk(fleet(), policy_fault="canary: wanted less, got 1000", strict=True)
+    error = error_of(talk.say(headers()))
+    assert (error["status"], error["code"]) == (500, "policy_error")
+    assert "canary: wanted less" in error["message"]
+    assert destination_of(Talk(fleet(), strict=True).say(headers(), whole(chat())))
+
+
+def test_the_hosts_behind_the_chosen_one_go_with_it() -> None:
+    action = Talk(balancer(snapshot("a"), snapshot("b"), snapshot("c")), policy=LIST).say(headers(), whole(chat()))
+    assert isinstance(action, SetDestination)
+    assert action.destination == "override-host"
+    assert len(set(action.hosts)) == 2
+
+
+@pytest.mark.parametrize("subset", [(), ("10.9.9.9:80",)])
+def test_a_subset_in_which_nobody_is_makes_a_503(subset: tuple[str, ...]) -> None:
+    assert error_of(Talk(fleet()).say(headers(subset=subset), whole(chat())))["status"] == 503
+
+
+def test_a_request_goes_where_its_subset_allows() -> None:
+    nodes = balancer(snapshot("a"), snapshot("b"), snapshot("c"))
+    for one in ("a", "b", "c"):
+        talk = Talk(nodes, request_id=f"r-{one}")
+        action = talk.say(headers(subset=(snapshot(one).host,)), whole(chat()))
+        assert destination_of(action) == snapshot(one).host
+
+
+def sent(nodes: Balancer) -> dict[str, int]:
+    return {one.snapshot.node_id: one.own.sequences_open for one in nodes.views()}
+
+
+def test_the_reservation_is_where_the_request_was_served_and_who_failed_before_is_out() -> None:
+    nodes = balancer(snapshot("a"), snapshot("b"), snapshot("c"))
+    talk = Talk(nodes, policy=LIST)
+    action = talk.say(headers(), whole(chat()))
+    assert isinstance(action, SetDestination)
+    first, second = action.hosts
+    by_host = {snapshot(one).host: one for one in "abc"}
+    assert sent(nodes)[by_host[first]] == 1
+    assert talk.say(ResponseHeaders(200, second), now_s=NOW_S) == ACKNOWLEDGE
+    assert sent(nodes) == {one: int(one == by_host[second]) for one in "abc"}
+    assert set(nodes.out_until_s) == {by_host[first]}
+    talk.session.close(NOW_S)
+    assert nodes.requests_open == 0
+
+
+@pytest.mark.parametrize("served_by", [None, "10.9.9.9:80"])
+def test_a_served_host_that_is_not_known_moves_nothing(served_by: str | None) -> None:
+    nodes = balancer(snapshot("a"))
+    talk = Talk(nodes, policy=LIST)
+    talk.say(headers(), whole(chat()), ResponseHeaders(200, served_by))
+    assert sent(nodes) == {"a": 1}
+
+
+def test_in_full_duplex_a_request_waits_and_goes_as_in_others() -> None:
+    nodes = full()
+    talk = Talk(nodes, policy=RoutingPolicy(priority="batch"))
+    waits = talk.say(headers(mode=BodyMode.DUPLEX), whole(chat()))
+    assert isinstance(waits, Wait)
+    assert admit(nodes, talk) == {}
+    assert isinstance(talk.session.receive(Admitted(nodes.drain(NOW_S)[0]), NOW_S), Respond)
