@@ -37,6 +37,7 @@ from extproc.ops import admin, scaler
 from extproc.ops.metrics import Metrics
 from extproc.ops.nodegauges import samples_of
 from extproc.ops.nodelog import NodeLog
+from extproc.peers import ports
 from extproc.tokens.counter import TokenCounter
 from extproc.tokens.loading import Tokenizers, load
 
@@ -72,6 +73,9 @@ async def serve(config: Config) -> None:
     stop = _stop_on_signals()
     clock = time.monotonic
     metrics = Metrics()
+    security = ports.secured(config.listen, metrics, clock, log)
+    if isinstance(security, list):
+        raise StartError(security)
     tokenizers = await asyncio.to_thread(_tokenizers, config, metrics)
     balancer = journal.balancer(config, clock(), partial(metrics.our_error, "journal"))
     if isinstance(balancer, Fault):
@@ -88,6 +92,7 @@ async def serve(config: Config) -> None:
         clock,
         boot=boot,
         ends_are_told=lambda: access_log.streams_open > 0,
+        policies_strict=config.policies_strict,
     )
     ingest = nodes.NodeIngest(
         balancer, config.hosts_allowed, metrics, clock, log, streams_max=config.limits.agent_streams_max
@@ -96,18 +101,18 @@ async def serve(config: Config) -> None:
 
     forecasts = _read_now_and_then(balancer, clock)
     nodes_scaler = scaler.NodesScaler(forecasts, clock)
-    servers = _grpc_servers(config, processor, access_log, healths, ingest, nodes_scaler)
+    servers = _grpc_servers(config, security, processor, access_log, healths, ingest, nodes_scaler)
     pages = web.AppRunner(
         admin.build(balancer, metrics, clock, stop.is_set, forecasts), access_log=None, shutdown_timeout=ADMIN_CLOSE_S
     )
     ticking = asyncio.create_task(_tick(balancer, metrics, clock, config.nodes.prune_interval_s))
     try:
         listen = config.listen
-        places = zip(
-            ("extproc", "agents", "scaler"), (listen.extproc, listen.agents, listen.scaler), servers, strict=True
-        )
+        places = zip(ports.PORTS, (listen.extproc, listen.agents, listen.scaler), servers, strict=True)
         addresses = {
-            name: await listening.grpc_port(server, place) for name, place, server in places if place is not None
+            name: await listening.grpc_port(server, place, security[name].credentials)
+            for name, place, server in places
+            if place is not None
         }
         addresses["admin"] = await listening.http_port(pages, listen.admin)
         await asyncio.gather(*(server.start() for server in servers))
@@ -137,6 +142,7 @@ async def serve(config: Config) -> None:
 
 def _grpc_servers(
     config: Config,
+    security: dict[str, ports.PortSecurity],
     processor: gateway.ExternalProcessor,
     access_log: accesslog.AccessLog,
     healths: health.aio.HealthServicer,
@@ -145,11 +151,11 @@ def _grpc_servers(
 ) -> tuple[grpc.aio.Server, grpc.aio.Server, grpc.aio.Server]:
     """For Envoy, for agents and for KEDA; none listens yet."""
     for_envoy, for_agents, for_keda = (
-        grpc.aio.server(options=[*options, *listening.GRPC_OPTIONS])
-        for options in (
-            gateway.grpc_options(config.limits),
-            nodes.grpc_options(config.limits.agent_message_bytes_max),
-            scaler.grpc_options(),
+        grpc.aio.server(interceptors=security[port].gates, options=[*options, *listening.GRPC_OPTIONS])
+        for port, options in (
+            ("extproc", gateway.grpc_options(config.limits)),
+            ("agents", nodes.grpc_options(config.limits.agent_message_bytes_max)),
+            ("scaler", scaler.grpc_options()),
         )
     )
     gateway.register(for_envoy, processor)
@@ -200,8 +206,12 @@ def _tokenizers(config: Config, metrics: Metrics) -> Tokenizers:
 
 def _ended(balancer: Balancer, metrics: Metrics, clock: Callable[[], float], answer: AnswerEnded) -> None:
     """Tell the balancer of a finished answer; count it, and how far its engine's count of the prompt is from ours."""
-    balancer.answered(endings.of_entry(answer), clock())
-    metrics.answers.ended(answer.status, answer.completion_tokens, answer.first_byte_s, answer.duration_s)
+    now_s = clock()
+    failed = endings.failed_before(answer)
+    if failed is not None:
+        balancer.answered(failed, now_s)
+    balancer.answered(endings.of_entry(answer), now_s)
+    metrics.answers.ended(answer.status, answer.completion_tokens, answer.first_byte_s, answer.duration_s, answer.arm)
     log.debug("answer ended", **msgspec.structs.asdict(answer))
     if answer.prompt_tokens is not None and answer.counted_tokens is not None:
         metrics.tokens.usage_difference(answer.prompt_tokens - answer.counted_tokens, answer.counted_exactly)

@@ -22,6 +22,7 @@ from extproc import yamlfile
 from extproc.address import Address, TcpAddress
 from extproc.core.policy import PolicyName, RoutingPolicy
 from extproc.core.settings import BalancerSettings, Fault, faults_of
+from extproc.peers.tlssettings import PortsTls
 from extproc.settingtypes import SETTINGS, AnyAddress, FilePath, Networks
 from extproc.sizes import GIB, KIB, MIB, Size
 from extproc.tokensettings import TokenSettings
@@ -32,19 +33,24 @@ def _any_port(listen: Address) -> bool:
 
 
 class Listen(BaseModel):
-    """Where the three servers listen: `host:port`, `[ipv6]:port` or `unix:/path`. Port 0 takes a free one."""
+    """Where the servers listen and who may call: `host:port`, `[ipv6]:port` or `unix:/path`. Port 0: any."""
 
     model_config = SETTINGS
 
+    insecure: bool = False
+    """Whether gRPC ports that other machines can reach may do without TLS."""
+    tls: PortsTls = PortsTls()
+    agent_tokens: FilePath | None = None
+    """A file of bearer tokens, one a line, of which each agent must show one. `None`: agents need none."""
     extproc: AnyAddress = TcpAddress("127.0.0.1", 9002)
     """gRPC for Envoy: the external processor and the standard health service."""
     agents: AnyAddress = TcpAddress("127.0.0.1", 9004)
     """gRPC for the agents beside the engines."""
     admin: AnyAddress = TcpAddress("127.0.0.1", 9090)
-    """HTTP for operators: health, metrics, nodes, decisions. It has no login: keep it on a trusted network."""
+    """HTTP for operators: health, metrics, nodes, decisions. Neither TLS nor login: keep it on a trusted network."""
 
     scaler: AnyAddress | None = None
-    """gRPC for KEDA, an external scaler: how many nodes a model needs. It has no login either. `None`: not served."""
+    """gRPC for KEDA, an external scaler: how many nodes a model needs. `None`: not served."""
 
     @field_validator("agents", "admin", "scaler")
     @classmethod
@@ -54,6 +60,17 @@ class Listen(BaseModel):
         taken = [name for name, other in info.data.items() if other == listen and not _any_port(other)]
         if taken:
             msg = f"an address of its own, not that of {taken[0]}"
+            raise ValueError(msg)
+        return listen
+
+    @field_validator("extproc", "agents", "scaler")
+    @classmethod
+    def _protected(cls, listen: Address | None, info: ValidationInfo) -> Address | None:
+        port, told = info.field_name, info.data
+        if listen is None or listen.is_local or port is None or told.get("insecure", True) or "tls" not in told:
+            return listen
+        if getattr(told["tls"], port) is None:
+            msg = f"an address on loopback, a unix socket, listen.tls.{port}, or listen.insecure: true"
             raise ValueError(msg)
         return listen
 
@@ -132,6 +149,8 @@ class Config(BalancerSettings):
     """What routes can ask for by name. `default` is always there and can be given other values."""
     default_policy: str = "default"
     """The policy of routes that name none, or one that is not known."""
+    policies_strict: bool = False
+    """Whether requests are answered 500 whose route names a policy that cannot be used, instead of the default's."""
     limits: ServeLimits = ServeLimits()
     tokens: TokenSettings = TokenSettings()
     journal: JournalSettings = JournalSettings()

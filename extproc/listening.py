@@ -5,7 +5,10 @@ would share the port and each get half of the requests.
 """
 
 import asyncio
+import contextlib
+import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -28,11 +31,15 @@ class ListenError(Exception):
     """An address cannot be listened at. The message is the address and the reason."""
 
 
-async def grpc_port(server: grpc.aio.Server, at: Address) -> Address:
-    """Let a gRPC server listen; the address it got, which names the port where 0 was asked for."""
+async def grpc_port(server: grpc.aio.Server, at: Address, credentials: grpc.ServerCredentials | None = None) -> Address:
+    """Let a gRPC server listen, with TLS if there are credentials; the address it got, with its port instead of 0."""
     await asyncio.to_thread(_claim, at)
     try:
-        port = server.add_insecure_port(str(at))
+        with _sockets_for_our_group():
+            if credentials is None:
+                port = server.add_insecure_port(str(at))
+            else:
+                port = server.add_secure_port(str(at), credentials)
     except RuntimeError as error:
         raise ListenError(f"{at}: {error}") from None
     return TcpAddress(at.host, port) if isinstance(at, TcpAddress) else at
@@ -48,10 +55,22 @@ async def http_port(runner: web.AppRunner, at: Address) -> Address:
                 await web.TCPSite(runner, host, port).start()
                 return TcpAddress(host, runner.addresses[0][1])
             case UnixAddress(path):
-                await web.UnixSite(runner, path).start()
+                with _sockets_for_our_group():
+                    await web.UnixSite(runner, path).start()
                 return at
     except OSError as error:
         raise ListenError(f"{at}: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def _sockets_for_our_group() -> Iterator[None]:
+    """Unix sockets bound in here are for our user and group (0660), whatever the umask was: who may connect to one can
+    do all that its port can do."""
+    before = os.umask(0o117)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def _claim(at: Address) -> None:

@@ -189,7 +189,7 @@ def test_no_mapping_makes_parse_raise(mapping: dict[object, object]) -> None:
     ],
 )
 def test_loopback_hosts_are_taken_by_default_only_from_agents_of_this_machine(agents: str, loopback: bool) -> None:
-    config = parse({"listen": {"agents": agents}})
+    config = parse({"listen": {"agents": agents, "insecure": True}})
     assert isinstance(config, Config)
     networks = {str(network) for network in config.hosts_allowed}
     assert ("127.0.0.0/8" in networks, "::1/128" in networks) == (loopback, loopback)
@@ -197,7 +197,7 @@ def test_loopback_hosts_are_taken_by_default_only_from_agents_of_this_machine(ag
 
 
 def test_loopback_hosts_can_be_asked_for() -> None:
-    config = parse({"listen": {"agents": "0.0.0.0:9004"}, "hosts_allowed": ["127.0.0.0/8"]})
+    config = parse({"listen": {"agents": "0.0.0.0:9004", "insecure": True}, "hosts_allowed": ["127.0.0.0/8"]})
     assert isinstance(config, Config)
     assert [str(network) for network in config.hosts_allowed] == ["127.0.0.0/8"]
 

@@ -6,10 +6,12 @@ import secrets
 import signal
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import structlog
 
+from extproc.agent import credentials
 from extproc.agent.engines.reading import FIRST_LOOK, MEASURED, NOT_TOLD, QUIET
 from extproc.agent.gpu import GpuMeter, Nvml, open_nvml
 from extproc.agent.push import RouterLink
@@ -39,7 +41,8 @@ async def run(config: AgentConfig, stop: asyncio.Event | None = None) -> None:
         nodes = [_Node(engine, config, agent_id, nvml) for engine in config.engines]
         for node in nodes:
             await ending.enter_async_context(node.pages)
-        links = [RouterLink(router, config.reconnect_backoff_s_max, loop.time, log) for router in config.routers]
+        read = partial(credentials.read, config)
+        links = [RouterLink(router, config.reconnect_backoff_s_max, loop.time, log, read) for router in config.routers]
         pushing = [asyncio.create_task(link.run()) for link in links]
         looking = [asyncio.create_task(_keep_reporting(node, links, config.interval_s)) for node in nodes]
         waiting = asyncio.create_task(stopping.wait())

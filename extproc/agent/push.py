@@ -10,8 +10,10 @@ import grpc
 import structlog
 
 from extproc.address import Address
+from extproc.agent.credentials import PLAIN, Credentials
 from extproc.agent.roundtrip import RoundTrip
 from extproc.agent.wire import Report, goodbye_message, snapshot_message
+from extproc.core.settings import Fault
 from extproc.pb.nodes_pb2 import Acknowledgement, AgentMessage, RouterMessage
 from extproc.pb.nodes_pb2_grpc import NodesStub
 
@@ -43,11 +45,14 @@ class RouterLink:
         backoff_s_max: float,
         clock: Callable[[], float],
         log: structlog.typing.FilteringBoundLogger,
+        credentials: Callable[[], Credentials | list[Fault]] = lambda: PLAIN,
     ) -> None:
-        self._router = str(router)
+        """`credentials` is asked before each connection, in a thread."""
+        self._router = router
+        self._credentials = credentials
         self._backoff_s_max = backoff_s_max
         self._clock = clock
-        self._log = log.bind(router=self._router)
+        self._log = log.bind(router=str(router))
         self._latest: dict[str, Report] = {}
         self._unsent: dict[str, None] = {}
         self._something = asyncio.Event()
@@ -86,8 +91,11 @@ class RouterLink:
 
     async def _session(self) -> str:
         """One stream, from its opening to its end; why it ended."""
-        async with grpc.aio.insecure_channel(self._router, options=_OPTIONS) as channel:
-            call: Call = NodesStub(channel).Report()  # type: ignore[no-untyped-call]
+        credentials = await asyncio.to_thread(self._credentials)
+        if isinstance(credentials, list):
+            return "; ".join(map(str, credentials))[:REASON_LENGTH_MAX]
+        async with credentials.open(self._router, _OPTIONS) as channel:
+            call: Call = NodesStub(channel).Report(metadata=credentials.metadata)  # type: ignore[no-untyped-call]
             self._round_trip = RoundTrip()
             self._unsent = dict.fromkeys(self._latest)
             if self._unsent:

@@ -14,6 +14,7 @@ from pydantic import (
     Field,
     PlainValidator,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -23,6 +24,7 @@ from extproc.address import Address, TcpAddress, UnixAddress
 from extproc.core.request import MODEL_CHARS_MAX
 from extproc.core.settings import Fault, faults_of
 from extproc.core.snapshot import MODELS_MAX
+from extproc.settingtypes import FilePath
 
 _SETTINGS = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -143,6 +145,28 @@ class EngineConfig(BaseModel):
         return mapping | {"host": TcpAddress(parts.hostname, parts.port or (443 if parts.scheme == "https" else 80))}
 
 
+class RouterTls(BaseModel):
+    """TLS towards every router. Files are PEM, and are read anew for each connection."""
+
+    model_config = _SETTINGS
+
+    ca: FilePath
+    """Certificates of authorities, of which one signed the routers'."""
+    certificate: FilePath | None = None
+    """What the agent shows to routers that ask for a certificate, and after it those between it and its authority."""
+    key: FilePath | None = None
+    """The private key of `certificate`, without a password."""
+    server_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_*.:-]{1,253}$")] | None = None
+    """The name that routers' certificates must have. `None`: the host in `routers`."""
+
+    @model_validator(mode="after")
+    def _pair(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            msg = "certificate and key, or neither"
+            raise ValueError(msg)
+        return self
+
+
 class AgentConfig(BaseModel):
     """All that `extproc agent` can be told. Times are seconds, or texts as `500ms`, `1s` and `2m`."""
 
@@ -152,6 +176,12 @@ class AgentConfig(BaseModel):
         tuple[Annotated[TcpAddress | UnixAddress, PlainValidator(_router)], ...], Field(max_length=64)
     ] = (TcpAddress("127.0.0.1", 9004),)
     """Every router gets every snapshot."""
+    tls: RouterTls | None = None
+    """`None`: plain text."""
+    insecure: bool = False
+    """Whether the token may go to other machines in plain text."""
+    token_file: FilePath | None = None
+    """A file whose first token is shown to every router; read anew for each connection. `None`: none is shown."""
     engines: Annotated[tuple[EngineConfig, ...], Field(max_length=1024)]
     interval_s: Seconds = Field(1.0, ge=0.02, le=60)
     """How often each engine is looked at and reported. A router's `report_interval_s` should say the same."""
@@ -182,11 +212,32 @@ class AgentConfig(BaseModel):
             raise ValueError(msg)
         return self
 
+    @field_validator("token_file")
+    @classmethod
+    def _token_is_kept_secret(cls, path: Path | None, info: ValidationInfo) -> Path | None:
+        told = info.data
+        if path is None or "tls" not in told or told["tls"] is not None or told.get("insecure", True):
+            return path
+        far = [router for router in told.get("routers", ()) if not router.is_local]
+        if far:
+            msg = f"tls beside a token for {far[0]}, which others could read on its way; or insecure: true"
+            raise ValueError(msg)
+        return path
 
-def parse(mapping: object) -> AgentConfig | list[Fault]:
-    """A configuration, or every fault of the mapping. Never raises."""
+    @field_validator("tls")
+    @classmethod
+    def _sockets_have_no_name(cls, tls: RouterTls | None, info: ValidationInfo) -> RouterTls | None:
+        sockets = any(isinstance(router, UnixAddress) for router in info.data.get("routers", ()))
+        if tls is not None and tls.server_name is None and sockets:
+            msg = "server_name: a unix socket has none to hold against the router's certificate"
+            raise ValueError(msg)
+        return tls
+
+
+def parse(mapping: object, folder: Path = Path()) -> AgentConfig | list[Fault]:
+    """A configuration, or every fault of the mapping. Relative paths start at `folder`. Never raises."""
     try:
-        return AgentConfig.model_validate(mapping)
+        return AgentConfig.model_validate(mapping, context={"folder": folder})
     except ValidationError as error:
         return faults_of(error)
 
@@ -197,6 +248,6 @@ def read(path: Path) -> AgentConfig | list[Fault]:
         case Fault() as fault:
             return [fault]
         case yamlfile.Document(content):
-            return parse(content)
+            return parse(content, folder=path.parent)
         case other:
             assert_never(other)

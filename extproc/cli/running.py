@@ -24,6 +24,12 @@ _AGENT_OPTIONS = {
     "engines.0.weight": "--weight",
     "engines.0.gpu": "--gpu",
     "interval_s": "--interval",
+    "tls": "--tls-ca",
+    "tls.ca": "--tls-ca",
+    "tls.certificate": "--tls-certificate",
+    "tls.key": "--tls-key",
+    "tls.server_name": "--tls-server-name",
+    "token_file": "--token-file",
 }
 """How the settings of one engine are written on the command line."""
 
@@ -85,6 +91,12 @@ def serve(file: Path | None, log_format: str, log_level: str) -> None:
 @click.option("--interval", help="How often to look and report, as 1s or 500ms.  [default: 1s]")
 @click.option("--weight", type=float, help="Share in the fallback's round robin.  [default: 1]")
 @click.option("--gpu", type=int, help="NVML's index of the engine's GPU.  [default: the only one]")
+@click.option("--tls-ca", help="PEM file of who signs the routers' certificates.  [default: plain text]")
+@click.option("--tls-certificate", help="PEM file of the agent's own certificate, for routers that ask for one.")
+@click.option("--tls-key", help="PEM file of its private key.")
+@click.option("--tls-server-name", help="The name in the routers' certificates.  [default: the host of --router]")
+@click.option("--token-file", help="A file with the token that routers ask for.")
+@click.option("--insecure", is_flag=True, help="The token may go to other machines in plain text.")
 @click.option("--config", "file", type=CONFIG_FILE, help="A YAML file for several engines, instead of the above.")
 @click.option(
     "--print", "once", is_flag=True, help="Look once, print the snapshots as JSON and end; no router is asked."
@@ -105,7 +117,7 @@ def agent(
     What would be reported, and why a signal is absent:
       extproc agent --node-id gpu-1 --engine http://127.0.0.1:8000 --print
     """
-    from extproc.agent import agent, settings
+    from extproc.agent import agent, credentials, settings
     from extproc.ops import logs
 
     if file is not None:
@@ -119,8 +131,11 @@ def agent(
             msg = "which engine? Give --node-id and --engine, or --config"
             raise click.UsageError(msg)
         config = settings.parse(_agent_mapping(**options))
+    files = [] if once or isinstance(config, list) else credentials.read(config)
     if isinstance(config, list):
         refuse(config if file is not None else map(_as_option, config))
+    if isinstance(files, list) and files:
+        refuse(files if file is not None else map(_as_option, files))
     logs.configure(logs.LogFormat(log_format), log_level)
     if once:
         for snapshot in asyncio.run(agent.sample_once(config)):
@@ -189,9 +204,18 @@ def emulate(log_format: str, log_level: str, **options: Any) -> None:
         sys.exit(1)
 
 
-def _agent_mapping(routers: tuple[str, ...], interval: str | None, **engine: Any) -> dict[str, Any]:
+def _agent_mapping(
+    routers: tuple[str, ...], interval: str | None, token_file: str | None, insecure: bool, **others: Any
+) -> dict[str, Any]:
     """The agent's settings, with what was not said left to its defaults."""
-    mapping: dict[str, Any] = {"engines": [{name: value for name, value in engine.items() if value is not None}]}
+    said = {name: value for name, value in others.items() if value is not None}
+    tls = {name.removeprefix("tls_"): value for name, value in said.items() if name.startswith("tls_")}
+    engine = {name: value for name, value in said.items() if not name.startswith("tls_")}
+    mapping: dict[str, Any] = {"engines": [engine], "insecure": insecure}
+    if tls:
+        mapping["tls"] = tls
+    if token_file is not None:
+        mapping["token_file"] = token_file
     if routers:
         mapping["routers"] = list(routers)
     if interval is not None:
