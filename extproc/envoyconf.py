@@ -4,8 +4,9 @@ import importlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any, TypeVar, assert_never
 
+import betterproto2
 import yaml
 from envoy_data_plane.envoy.config.bootstrap.v3 import Bootstrap
 from envoy_data_plane.envoy.config.core.v3 import Address as EnvoyAddress
@@ -14,6 +15,8 @@ from envoy_data_plane.envoy.config.endpoint.v3 import Endpoint, LbEndpoint, Loca
 
 from extproc.address import Address, TcpAddress, UnixAddress
 
+M = TypeVar("M", bound=betterproto2.Message)
+
 
 def read_bootstrap(path: Path) -> Bootstrap:
     """The bootstrap in a YAML or JSON file.
@@ -21,12 +24,16 @@ def read_bootstrap(path: Path) -> Bootstrap:
     Raises OSError, yaml.YAMLError, KeyError for a field that Envoy's API does not have, and ModuleNotFoundError for
     an extension that it does not have. What the values mean is checked by `envoy --mode validate` alone.
     """
-    mapping = yaml.safe_load(path.read_text())
+    return from_mapping(Bootstrap, yaml.safe_load(path.read_text()))
+
+
+def from_mapping(message: type[M], mapping: Mapping[str, Any]) -> M:
+    """A typed message of Envoy's API. Raises KeyError and ModuleNotFoundError as `read_bootstrap` does."""
     for type_url in _type_urls(mapping):
         # An `Any` can be built only once the module of its message is loaded.
         package = type_url.rpartition("/")[2].rpartition(".")[0]
         importlib.import_module(f"envoy_data_plane.{package}")
-    return Bootstrap.from_dict(mapping)
+    return message.from_dict(mapping)
 
 
 def bootstrap_json(bootstrap: Bootstrap) -> str:

@@ -4,7 +4,9 @@ import copy
 from typing import Any
 
 from extproc.address import Address, TcpAddress, UnixAddress
-from extproc.envoytimeouts import Hold
+from extproc.config import Config, parse
+from extproc.envoycheck.timeouts import Hold
+from extproc.gateway.routepolicy import KEY
 
 HOLD = Hold(31.1, "class batch waits up to 30 s", Hold(1.1, "counting tokens takes up to 0.1 s"))
 LISTEN = TcpAddress("127.0.0.1", 9002)
@@ -13,7 +15,12 @@ TYPE = "type.googleapis.com/envoy."
 PER_ROUTE = f"{TYPE}extensions.filters.http.ext_proc.v3.ExtProcPerRoute"
 FILTER = "http_filters.0.typed_config."
 MANAGER = "static_resources.listeners.0.filter_chains.0.filters.0.typed_config."
-ROUTE = "route_config.virtual_hosts.0.routes.0."
+HOST = "route_config.virtual_hosts.0."
+ROUTE = f"{HOST}routes.0."
+OWN = f"{ROUTE}typed_per_filter_config.ours"
+MODE = f"{FILTER}processing_mode"
+METADATA = f"{FILTER}grpc_service.initial_metadata"
+JWT = "envoy.filters.http.jwt_authn"
 DURATION = "common_http_protocol_options.max_stream_duration"
 OPTIONS = "typed_extension_protocol_options.envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 Json = Any
@@ -101,3 +108,91 @@ def without(into: Json, path: str) -> Json:
         at = at[int(part)] if isinstance(at, list) else at[part]
     del at[last]
     return made
+
+
+def configured(**settings: Json) -> Config:
+    made = parse(settings)
+    assert isinstance(made, Config), made
+    return made
+
+
+EVERYTHING = configured(
+    policies={
+        "default": {"tenant_header": "X-Tenant", "priority_header": "x-priority", "aliases": {"fast": "m"}},
+        "claims": {"tenant_metadata": f"{JWT}:payload.sub", "fallback_models": {"m": "n"}},
+    },
+    quotas=[{"tokens_per_minute": 1}],
+)
+"""Policies that read all that can be read."""
+
+
+def asking(value: Json) -> Json:
+    """Initial metadata that asks for a policy."""
+    return [{"key": "other", "value": "x"}, {"key": KEY, "value": value}]
+
+
+def own(**overrides: Json) -> Json:
+    """A route's own configuration of the filter."""
+    return {"@type": PER_ROUTE, "overrides": overrides}
+
+
+DESTINATION = "x-envoy-original-dst-host"
+EARLY = f"{TYPE}extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation"
+OVERRIDE_HOST = f"{TYPE}extensions.load_balancing_policies.override_host.v3.OverrideHost"
+BREAKERS = {"thresholds": [{"max_connections": 9999, "max_pending_requests": 9999, "max_requests": 99999}]}
+
+
+def early(*mutations: Json) -> Json:
+    """What is done to requests before anything else."""
+    return [{"name": "early", "typed_config": {"@type": EARLY, "mutations": list(mutations)}}]
+
+
+def two_routes() -> Json:
+    """The one with a choice leads to the cluster `chosen`, the other one to `engines`."""
+    headers = [{"name": DESTINATION, "present_match": True}]
+    return [
+        {"match": {"prefix": "/", "headers": headers}, "route": {"cluster": "chosen", "timeout": "0s"}},
+        {"match": {"prefix": "/"}, "route": {"cluster": "engines", "timeout": "0s"}},
+    ]
+
+
+def complete() -> Json:
+    """A connection manager with nothing that is worth a word."""
+    made = put(manager(), f"{HOST}routes", two_routes())
+    made = put(put(made, f"{HOST}request_body_buffer_limit", "33554432"), f"{FILTER}failure_mode_allow", True)
+    made = put(made, f"{FILTER}metadata_options.receiving_namespaces", {"untyped": ["extproc", "envoy.lb"]})
+    made = put(made, f"{MODE}.response_trailer_mode", "SEND")
+    return put(made, "early_header_mutation_extensions", early({"remove": DESTINATION}))
+
+
+def original_dst(name: str = "chosen", **config: Json) -> Json:
+    config = config or {"use_http_header": True}
+    kind = {"type": "ORIGINAL_DST", "lb_policy": "CLUSTER_PROVIDED"}
+    return {"name": name, **kind, "original_dst_lb_config": config, "circuit_breakers": BREAKERS}
+
+
+def override_host(made: Json, *sources: Json) -> Json:
+    """A cluster with the policy of endpoint pickers."""
+    robin = {"@type": f"{TYPE}extensions.load_balancing_policies.round_robin.v3.RoundRobin"}
+    config = {
+        "@type": OVERRIDE_HOST,
+        "override_host_sources": list(sources),
+        "fallback_policy": {"policies": [{"typed_extension_config": {"name": "robin", "typed_config": robin}}]},
+    }
+    policy = {"typed_extension_config": {"name": "override", "typed_config": config}}
+    return made | {"load_balancing_policy": {"policies": [policy]}}
+
+
+def in_metadata(name: str) -> Json:
+    """The key of a choice in dynamic metadata."""
+    return {"key": "envoy.lb", "path": [{"key": name}]}
+
+
+def complete_clusters(processor: Address = LISTEN, known: Address = LISTEN) -> list[Json]:
+    """Clusters for `complete`."""
+    engines = cluster("engines", known, http2=False)
+    return [
+        cluster("extproc", processor) | {"circuit_breakers": BREAKERS},
+        engines | {"circuit_breakers": BREAKERS},
+        original_dst(),
+    ]

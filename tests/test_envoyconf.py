@@ -13,7 +13,7 @@ from extproc.children import envoy_binary
 from extproc.config import Config, read
 from extproc.core.policy import RoutingPolicy, policy_from_mapping
 from extproc.envoyconf import bootstrap_json, place, read_bootstrap
-from tests.e2e.scripted import first_tokens_shown
+from tests.rendered import first_tokens_shown, rendered
 
 SHIPPED = Path(__file__).parent.parent / "envoy"
 DEMO = SHIPPED / "demo.yaml"
@@ -32,8 +32,8 @@ async def validate(config: Path) -> None:
     assert envoy.returncode == 0, output.decode()
 
 
-def hcm(path: Path, read: Callable[[str], str] = str) -> Any:
-    return yaml.safe_load(read(path.read_text()))["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]
+def hcm(bootstrap: str) -> Any:
+    return yaml.safe_load(bootstrap)["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]
 
 
 @pytest.mark.parametrize("path", [DEMO, BOOTSTRAP], ids=lambda path: path.name)
@@ -50,13 +50,13 @@ async def test_envoy_accepts_a_bootstrap_that_was_read_and_written(path: Path, t
 
 async def test_envoy_accepts_the_bootstrap_with_its_option_for_first_tokens(tmp_path: Path) -> None:
     shown = tmp_path / "envoy.yaml"
-    shown.write_text(first_tokens_shown(BOOTSTRAP.read_text()))
+    shown.write_text(first_tokens_shown("bootstrap"))
     await validate(shown)
 
 
 def test_a_route_that_wants_first_tokens_changes_what_is_shown_of_answers_and_nothing_else() -> None:
-    (host,) = hcm(BOOTSTRAP, first_tokens_shown)["typed_config"]["route_config"]["virtual_hosts"]
-    *_, ext_proc, _ = hcm(BOOTSTRAP)["typed_config"]["http_filters"]
+    (host,) = hcm(first_tokens_shown("bootstrap"))["typed_config"]["route_config"]["virtual_hosts"]
+    *_, ext_proc, _ = hcm(BOOTSTRAP.read_text())["typed_config"]["http_filters"]
     usual = ext_proc["typed_config"]["processing_mode"]
     (route,) = (one for one in host["routes"] if one["name"] == "known")
     overrides = route["typed_per_filter_config"]["envoy.filters.http.ext_proc"]["overrides"]
@@ -130,11 +130,11 @@ def test_an_extension_that_envoy_does_not_have_is_an_error(tmp_path: Path) -> No
         read_bootstrap(path)
 
 
-@pytest.mark.parametrize("read", [str, first_tokens_shown])
+@pytest.mark.parametrize("made", [rendered, first_tokens_shown])
 def test_the_two_bootstraps_differ_in_nothing_but_the_demos_headers_and_the_addresses(
-    read: Callable[[str], str],
+    made: Callable[[str], str],
 ) -> None:
-    demo, bootstrap = hcm(DEMO, read), hcm(BOOTSTRAP, read)
+    demo, bootstrap = hcm(made("demo")), hcm(made("bootstrap"))
     (demo_host,) = demo["typed_config"]["route_config"]["virtual_hosts"]
     headers = demo_host.pop("response_headers_to_add")
     assert {one["header"]["key"].rpartition("-")[0] for one in headers} == {"x-extproc"}
@@ -158,9 +158,9 @@ def test_no_cluster_stops_at_envoys_default_of_1024_requests(path: Path) -> None
         assert min(threshold[key] for key in ("max_connections", "max_pending_requests", "max_requests")) >= 100_000
 
 
-@pytest.mark.parametrize("read", [str, first_tokens_shown])
-def test_both_routes_of_a_prefix_say_the_same_but_for_cluster_and_retries(read: Callable[[str], str]) -> None:
-    (host,) = hcm(BOOTSTRAP, read)["typed_config"]["route_config"]["virtual_hosts"]
+@pytest.mark.parametrize("made", [rendered, first_tokens_shown])
+def test_both_routes_of_a_prefix_say_the_same_but_for_cluster_and_retries(made: Callable[[str], str]) -> None:
+    (host,) = hcm(made("bootstrap"))["typed_config"]["route_config"]["virtual_hosts"]
     routes = [route for route in host["routes"] if "route" in route]
     assert len(routes) == 4
     for chosen, known in zip(routes[::2], routes[1::2], strict=True):

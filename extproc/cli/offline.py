@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,60 +14,6 @@ from extproc.cli.common import CONFIG_FILE, refuse
 
 if TYPE_CHECKING:
     from extproc.counting import FileCount
-
-
-@click.command()
-@click.argument("file", type=CONFIG_FILE)
-@click.option("--envoy", "bootstraps", type=CONFIG_FILE, multiple=True, help="Envoy's bootstrap. May be repeated.")
-def check(file: Path, bootstraps: tuple[Path, ...]) -> None:
-    """Say what is wrong with a configuration of serve.
-
-    \b
-    Prints OK, or one line for each fault and exit status 1:
-      $ extproc check extproc.yaml
-      listen.admin: wanted host:port, [ipv6]:port or unix:/path, got 9090
-
-    \b
-    With --envoy also whether Envoy does its part:
-      $ extproc check extproc.yaml --envoy envoy/bootstrap.yaml
-    Lets it requests wait as long as the file's classes allow; does its filter show and let pass what policies, quotas
-    and aliases need; can the policies be used that its routes ask for? Only the bootstrap itself is looked at, not
-    what Envoy is told by xDS.
-
-    Tokenizer files are loaded as serve would load them, and the journal's file is tried; nothing is written, and
-    nothing listened at.
-    """
-    from extproc import config, envoyneeds, envoyprocessors, envoytimeouts
-    from extproc.journal import place
-    from extproc.ops import logs
-    from extproc.tokens.loading import load
-
-    settings = config.read(file)
-    if isinstance(settings, list):
-        refuse(settings)
-    logs.configure(logs.LogFormat.AUTO, "error")
-    journal = settings.journal.path
-    faults = [] if journal is None or (fault := place.fault_of(journal)) is None else [fault]
-    hold = envoytimeouts.longest_hold(settings.classes, settings.tokens.token_budget_ms)
-    for bootstrap in bootstraps:
-        faults += envoyprocessors.faults_in_file(
-            bootstrap,
-            settings.listen.extproc,
-            partial(envoytimeouts.faults_in, hold=hold),
-            partial(envoyneeds.faults_in, settings=settings),
-        )
-    tokenizers = load(settings.tokens)
-    if isinstance(tokenizers, list):
-        refuse(tokenizers + faults)
-    if faults:
-        refuse(faults)
-    for pattern, reason in tokenizers.absent.items():
-        click.echo(f"tokens.models.{pattern}: no tokenizer, prompts are estimated: {reason}")
-    for pattern in settings.tokens.models:
-        model = tokenizers.of(pattern)
-        if model is not None and model.remark is not None:
-            click.echo(f"tokens.models.{pattern}: {model.remark}")
-    click.echo("OK")
 
 
 @click.command()
