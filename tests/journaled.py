@@ -38,6 +38,8 @@ POLICIES = [
         name="small-or-other", limits=Limits(requests_waiting_max=1), fallback_models=Frozen({MODEL: "adapter"})
     ),
     RoutingPolicy(name="soon", ttft_s=0.1),
+    RoutingPolicy(name="half", canary=50, classify="prefill-heavy"),
+    RoutingPolicy(name="listed", destination="override-host", destinations_max=2, canary=80),
 ]
 CLASSES = {
     "high": PriorityClass(queue_ms_max=5000, reserved_share=0.2),
@@ -47,6 +49,9 @@ CLASSES = {
 }
 """In an order that is not the alphabet's."""
 TEXTS = st.sampled_from(["", "x", "é\n\x1b", '"\\'])
+SUBSETS = st.sampled_from(
+    [*[None] * 8, (), (snapshot("a").host,), (snapshot("b").host.partition(":")[0], snapshot("c").host), ("10.9.9.9",)]
+)
 QUOTAS = (
     Quota(tenant="alice", tokens_per_minute=30_000),
     Quota(tenant="", model=MODEL, request_tokens_max=5000),
@@ -99,12 +104,15 @@ _ROUTE = _call(
     tenant=st.sampled_from(["", "alice", "bob", "carol"]),
     body_bytes=st.integers(0, 1500),
     model_fixed=st.booleans(),
+    subset=SUBSETS,
+    rehearsed=st.sampled_from([False, False, False, False, True]),
 )
 _ADMIT = _call("admit", calls=st.sampled_from([1, 1, 2]))
 _WAIT = _call("wait", seconds=st.sampled_from([0.01, 0.3, 1.5, 7.0, 700.0]))
 _WHICH = st.integers(0, 8)
 _REST = st.one_of(
-    _call("uninspected", trace_id=TEXTS),
+    _call("uninspected", trace_id=TEXTS, policy=st.none() | st.sampled_from(POLICIES), subset=SUBSETS),
+    _call("served", which=_WHICH, host=st.sampled_from([*(snapshot(name).host for name in NODES), "10.9.9.9:1"])),
     _call("recount", which=_WHICH, tokens=st.integers(0, 9000)),
     _call("first_token", which=_WHICH),
     _call("leave", which=_WHICH),
@@ -166,10 +174,13 @@ def live(one: Balancer, life: Iterable[Call], name: str = "r") -> list[Decision]
                 # Three families of prompts with a beginning in common; hashes have 64 bits.
                 blocks = [2**64 - 1 - chain * 1000 - place for place in range(shared)]
                 blocks += [number * 1000 + place for place in range(own)]
+                decide = one.rehearse if arguments.pop("rehearsed", False) else one.route
                 sent.append(request(f"{name}{len(sent) + 1}", prompt_blocks=tuple(blocks), **arguments))
-                decisions.append(one.route(sent[-1], policy, now_s))
+                decisions.append(decide(sent[-1], policy, now_s))
+            case "served":
+                one.served(which, arguments["host"], now_s)
             case "uninspected":
-                decisions.append(one.route_uninspected(f"u{number}", arguments["trace_id"], now_s))
+                decisions.append(one.route_uninspected(f"u{number}", now_s=now_s, **arguments))
             case "admit":
                 for _ in range(arguments["calls"]):
                     decisions += one.admit(now_s)

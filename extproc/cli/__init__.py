@@ -2,9 +2,11 @@
 
 import click
 
+from extproc.cli.checking import check
 from extproc.cli.common import Commands
-from extproc.cli.offline import check, count, replay, simulate
+from extproc.cli.offline import count, replay, simulate
 from extproc.cli.planning import plan
+from extproc.cli.rendering import render
 from extproc.cli.running import agent, demo, emulate, serve
 
 
@@ -19,6 +21,7 @@ def main() -> None:
     Beside an inference engine:              extproc agent --router 10.0.0.1:9004 --node-id gpu-1 \\
                                                --engine http://127.0.0.1:8000 --host 10.0.0.2:8000
     What is wrong with a configuration:      extproc check extproc.yaml
+    Envoy's own configuration:               extproc render bootstrap --node 10.0.0.2:8000
     What an agent would report:              extproc agent … --print
     Strategies side by side, simulated:      extproc simulate --trace generated:heavy --load 0.6,0.75
     How many nodes a trace needs:            extproc plan --trace azure.csv --ttft 2s --share 0.95
@@ -27,5 +30,5 @@ def main() -> None:
     """
 
 
-for _command in (serve, check, count, agent, demo, emulate, simulate, plan, replay):
+for _command in (serve, check, count, agent, demo, emulate, simulate, plan, replay, render):
     main.add_command(_command)
