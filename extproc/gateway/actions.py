@@ -7,7 +7,7 @@ from extproc.core.decision import Chosen, Decision, Queued, Refused, Unknown
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import TokenCount
 from extproc.gateway import answers, openai
-from extproc.gateway.conversation import Action, Continue, Metadata, Respond, SetDestination
+from extproc.gateway.conversation import Action, Continue, Metadata, RequestHeaders, Respond, SetDestination
 from extproc.gateway.rewrite import with_model
 from extproc.gateway.upload import Overflow, Upload
 
@@ -23,6 +23,7 @@ class Actions:
         "_policy",
         "_policy_fault",
         "_request_id",
+        "_strict",
         "_upload",
         "asked",
         "longest_field",
@@ -32,13 +33,21 @@ class Actions:
     )
 
     def __init__(
-        self, request_id: str, policy: RoutingPolicy, policy_fault: str | None, upload: Upload, limits: ServeLimits
+        self,
+        request_id: str,
+        policy: RoutingPolicy,
+        policy_fault: str | None,
+        upload: Upload,
+        limits: ServeLimits,
+        *,
+        strict: bool,
     ) -> None:
         self._request_id = request_id
         self._policy = policy
         self._policy_fault = policy_fault
         self._upload = upload
         self._limits = limits
+        self._strict = strict
         self.asked: str | None = None
         """The model that the body names."""
         self.observed = False
@@ -47,6 +56,15 @@ class Actions:
         """What the decision rests on where it is not the whole body: `head` or `part`."""
         self.sequences: int | None = None
         self.longest_field: str | None = None
+
+    def beforehand(self, head: RequestHeaders) -> Respond | Continue | None:
+        """What is said whatever the request is: that the policy is off, or cannot be used and no other may serve."""
+        self.observed = head.observed or self._policy.mode == "observe"
+        if self._policy.mode == "off":
+            return Continue(self._metadata("off", "the policy's mode is off", None), body_wanted=False)
+        if self._strict and self._policy_fault is not None:
+            return self._error(answers.POLICY_FAULT, f"The route's policy cannot be used: {self._policy_fault}")
+        return None
 
     def knows(self, parsed: openai.ParsedBody, prompt: TokenCount) -> None:
         """The body is read as far as it is shown, and its prompt counted."""
@@ -89,18 +107,10 @@ class Actions:
         hosts = (outcome.host, *outcome.others)
         return SetDestination(hosts, self._policy.destination, metadata, body, body_wanted)
 
-    def off(self) -> Continue:
-        """The policy wants nothing of us."""
-        return Continue(self._metadata("off", "the policy's mode is off", None), body_wanted=False)
-
     def unobserved(self) -> Continue:
         """There is nothing to decide about a request that is only observed."""
         metadata = self._metadata("uninspected", "no inference, and only observed", None)
         return Continue(metadata, body_wanted=False)
-
-    def policy_fault(self, fault: str) -> Respond | Continue:
-        """The policy that was asked for cannot be used, and no other may serve."""
-        return self._error(answers.POLICY_FAULT, f"The route's policy cannot be used: {fault}")
 
     def invalid(self, message: str, param: str | None) -> Respond | Continue:
         """The body cannot be understood, for this field."""

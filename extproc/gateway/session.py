@@ -86,7 +86,6 @@ class Session:
         "_model",
         "_parsed",
         "_policy",
-        "_refused",
         "_routed",
         "_state",
         "_upload",
@@ -109,10 +108,9 @@ class Session:
         self._balancer = balancer
         self._policy = policy
         self._upload = Upload(body_budget, limits)
-        self._actions = Actions(request_id, policy, policy_fault, self._upload, limits)
+        self._actions = Actions(request_id, policy, policy_fault, self._upload, limits, strict=strict)
         self._body_items_max = limits.body_items_max
         self.request_id = request_id
-        self._refused = self._actions.policy_fault(policy_fault) if strict and policy_fault else None
         self._head = _NOT_COME
         self._state = _State.OPENED
         self._endpoint: Endpoint | None = None
@@ -191,22 +189,19 @@ class Session:
     def _headers(self, head: RequestHeaders, now_s: float) -> Action:
         self._head = head
         self._state = _State.BODY
-        self._actions.observed = head.observed or self._policy.mode == "observe"
-        if self._policy.mode == "off":
-            return self._say(self._actions.off())
-        if self._refused is not None:
-            return self._say(self._refused)
+        said = self._actions.beforehand(head)
+        if said is not None:
+            return self._say(said)
         if not head.end_of_stream:
             overflow = self._upload.announced(head.content_length or 0)
             if overflow is not None:
                 return self._say(self._actions.overflow(overflow))
             self._endpoint = openai.endpoint_of(head.method, head.path)
-        if self._endpoint is None:
-            return self._fallback(now_s, body_follows=not head.end_of_stream)
-        if head.mode in DECIDED_AT_HEADERS and not head.observed:
-            parsed = inference.of_head(self._endpoint, head, self._policy)
-            return self._fallback(now_s, body_follows=True) if parsed is None else self._count(parsed)
-        return _ACKNOWLEDGE
+        decides = head.mode in DECIDED_AT_HEADERS and not head.observed
+        if self._endpoint is not None and not decides:
+            return _ACKNOWLEDGE
+        parsed = None if self._endpoint is None else inference.of_head(self._endpoint, head, self._policy)
+        return self._fallback(now_s, body_follows=not head.end_of_stream) if parsed is None else self._count(parsed)
 
     def _body(self, body: RequestBody, now_s: float) -> Action:
         overflow = self._upload.add(body.data)
@@ -231,13 +226,11 @@ class Session:
         assert self._endpoint is not None, "only bodies of inference paths are gathered"
         head, body, items_max = self._head, self._upload.whole(), self._body_items_max
         parsed = inference.of_body(self._endpoint, head, self._policy, body, items_max, ended=ended)
-        match parsed:
-            case openai.BodyFault(message, param):
-                return self._say(self._actions.invalid(message, param))
-            case None:
-                return self._fallback(now_s)
-            case _:
-                return self._count(parsed)
+        if parsed is None:
+            return self._fallback(now_s)
+        if isinstance(parsed, openai.BodyFault):
+            return self._say(self._actions.invalid(parsed.message, parsed.param))
+        return self._count(parsed)
 
     def _count(self, parsed: openai.ParsedBody) -> Action:
         self._parsed = parsed
@@ -285,10 +278,8 @@ class Session:
     def _fallback(self, now_s: float, *, body_follows: bool = False) -> Action:
         if self._actions.observed:
             return self._say(self._actions.unobserved())
-        head = self._head
-        self.decision = self._balancer.route_uninspected(
-            self.request_id, head.trace_id, now_s, self._policy, head.subset
-        )
+        trace_id, subset = self._head.trace_id, self._head.subset
+        self.decision = self._balancer.route_uninspected(self.request_id, trace_id, now_s, self._policy, subset)
         return self._carry_out(self.decision, body_follows=body_follows)
 
     def _carry_out(self, decision: Decision, *, body_follows: bool = False) -> Action:
