@@ -4,7 +4,7 @@ BIN := .venv/bin
 ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint types floors pytest tokenizers bench proto clean
+.PHONY: demo test lint types floors pytest tokenizers bench proto envoy clean
 .DEFAULT_GOAL := test
 
 .venv/demo: pyproject.toml constraints.txt
@@ -49,6 +49,14 @@ bench: .venv/test
 proto: .venv/test
 	$(BIN)/python -m grpc_tools.protoc --proto_path=proto --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
 	  --python_out=. --grpc_python_out=. --mypy_out=. proto/extproc/pb/nodes.proto proto/extproc/pb/externalscaler.proto
+
+# Envoy's configurations out of their descriptions; a test proves them fresh.
+envoy: .venv/test
+	for made in bootstrap:bootstrap bootstrap:demo istio:istio envoy-gateway:envoy-gateway; do \
+	  kind=$${made%:*} name=$${made#*:}; \
+	  $(BIN)/extproc render $$kind --description envoy/$$name.render.yaml > envoy/$$name.yaml.new && \
+	  mv envoy/$$name.yaml.new envoy/$$name.yaml || exit 1; \
+	done
 
 clean:
 	rm -rf .venv

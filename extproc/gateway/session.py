@@ -235,7 +235,7 @@ class Session:
     def _count(self, parsed: openai.ParsedBody) -> Action:
         self._parsed = parsed
         self._model = self._actions.asked = parsed.model
-        if self._head.mode in REPLACEABLE and not self._actions.observed:
+        if self._head.mode in REPLACEABLE:
             self._model = self._policy.model_for(parsed.model, self.request_id)
         if self._model == parsed.model and self._model not in self._policy.fallback_models:
             self._upload.forget()
@@ -244,8 +244,7 @@ class Session:
 
     def _route(self, counted: CountedPrompt, now_s: float) -> Action:
         parsed = self._parsed
-        assert parsed is not None, "parsed before counting"
-        assert self._model is not None, "named with it"
+        assert parsed is not None and self._model is not None, "parsed before counting"  # noqa: PT018
         request = inference.request_of(
             self.request_id,
             self._head,
@@ -255,7 +254,7 @@ class Session:
             self._model,
             counted,
             body_bytes=self._upload.bytes_come,
-            model_fixed=self._head.mode not in REPLACEABLE or self._actions.observed,
+            model_fixed=self._head.mode not in REPLACEABLE,
         )
         self._actions.knows(parsed, request.prompt)
         if self._actions.observed:

@@ -165,6 +165,13 @@ def test_what_is_only_observed_is_never_refused(how: dict[str, Any], changes: di
     assert talk.budget.bytes_reserved == 0
 
 
+def test_what_a_policy_only_observes_is_decided_for_the_model_that_its_alias_stands_for() -> None:
+    policy = RoutingPolicy(mode="observe", aliases={"fast": {MODEL: 1}})
+    _, action = observed(Talk(fleet(), policy=policy), body=chat(model="fast"))
+    assert isinstance(action, Continue)
+    assert (told(action)["model"], told(action)["model_asked"], action.body) == (MODEL, "fast", None)
+
+
 @pytest.mark.parametrize("how", OBSERVED)
 def test_what_is_only_observed_never_waits(how: dict[str, Any]) -> None:
     policy = how.get("policy", RoutingPolicy()).model_copy(update={"priority": "batch"})
