@@ -47,6 +47,9 @@ HEALTH_SERVICES = ("", "envoy.service.ext_proc.v3.ExternalProcessor")
 """What gRPC health checks may ask for."""
 ADMIN_CLOSE_S = 1.0
 """How long the admin pages may still be read at the end."""
+LAST_READ_S = 1.0
+"""How long Envoy has to read what was written last: connections that end with the process lose it, and an upload that
+came back to the last piece would be answered 500."""
 
 FORECAST_READ_S = 1.0
 """A reading of the forecast serves all pages and KEDA for so long."""
@@ -122,13 +125,16 @@ async def serve(config: Config) -> None:
         log.info("listening", **{name: str(address) for name, address in addresses.items()})
 
         await stop.wait()
-        log.info("draining", streams_open=processor.streams_open, agents=ingest.streams_open)
+        streams_open = processor.streams_open
+        log.info("draining", streams_open=streams_open, agents=ingest.streams_open)
         await healths.enter_graceful_shutdown()
         processor.drain()
         access_log.drain()
         ingest.drain()
         nodes_scaler.drain()
         await asyncio.gather(*(server.stop(config.drain_s) for server in servers))
+        if streams_open:
+            await asyncio.sleep(LAST_READ_S)
         log.info("drained", streams_open=processor.streams_open)
     except listening.ListenError as error:
         raise StartError([Fault("listen", "an address that can be listened at", str(error))]) from None

@@ -15,7 +15,7 @@ import aiohttp
 import yaml
 
 from extproc import address, envoyconf
-from extproc.address import TcpAddress
+from extproc.address import Address, TcpAddress
 from extproc.children import Child, ChildFailedError, envoy_binary, ourselves
 
 ANY_PORT = TcpAddress("127.0.0.1", 0)
@@ -114,14 +114,18 @@ class Fleet:
         listen: TcpAddress = ANY_PORT,
         bootstrap: Path = BOOTSTRAP,
     ) -> Envoy:
-        """Start Envoy with a bootstrap, its addresses replaced by those of the running parts; `None`: without serve."""
+        """Start Envoy with a bootstrap, its addresses replaced by those of the running parts.
+
+        `serve` and `known` are put into the bootstrap's clusters `extproc` and `known-nodes`; `None` and an empty
+        sequence leave those as they are.
+        """
         placed = envoyconf.read_bootstrap(bootstrap)
-        envoyconf.place(
-            placed,
-            admin=ANY_PORT,
-            listeners={"llm": listen},
-            clusters={"known-nodes": known} if serve is None else {"known-nodes": known, "extproc": [serve.extproc]},
-        )
+        clusters: dict[str, Sequence[Address]] = {}
+        if known:
+            clusters["known-nodes"] = known
+        if serve is not None:
+            clusters["extproc"] = [serve.extproc]
+        envoyconf.place(placed, admin=ANY_PORT, listeners={"llm": listen}, clusters=clusters)
         config, admin_file = self.folder / "envoy.json", self.folder / "envoy-admin"
         config.write_text(envoyconf.bootstrap_json(placed))
         admin_file.unlink(missing_ok=True)

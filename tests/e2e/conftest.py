@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from extproc.fleet import BOOTSTRAP, Engine, Envoy, Fleet, Serve
 from extproc.traffic import Answer, Ask, ask, completion
-from tests.e2e import gated
+from tests.e2e import gated, listeners, modes
 from tests.e2e.reporter import Reporter
 from tests.waiting import until
 
@@ -231,3 +231,13 @@ async def held(gated_system: System) -> AsyncIterator[gated.Held]:
     """A node beside them whose room the test rations."""
     async with gated.holding(gated_system.serve.agents) as held:
         yield held
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def listening(
+    client: aiohttp.ClientSession, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[modes.Running]:
+    """An Envoy with a listener for each way of being told to ask; see `listeners.all_listeners`."""
+    folder = tmp_path_factory.mktemp("modes")
+    async with modes.running(client, folder, listeners.all_listeners, listeners.SETTINGS) as found:
+        yield found

@@ -224,13 +224,6 @@ class Scripted:
         await until(free)
 
 
-def first_tokens_shown(bootstrap: str) -> str:
-    """A shipped bootstrap with the lines in effect that stand as comments for routes that want first tokens."""
-    changed, lines = re.subn(r"^( +)#(?=  |typed_per_filter_config)", r"\1", bootstrap, flags=re.MULTILINE)
-    assert lines == 14, lines
-    return changed
-
-
 @asynccontextmanager
 async def running(client: aiohttp.ClientSession, folder: Path, bootstrap: str | None = None) -> AsyncIterator[Scripted]:
     """A serve and an Envoy; as shipped, or with this bootstrap. Fails where either had a fault of its own."""

@@ -9,11 +9,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from extproc import address
 from extproc.address import TcpAddress
-from extproc.fleet import BOOTSTRAP, Fleet
+from extproc.fleet import Fleet
 from extproc.traffic import Ask, ask
 from tests.e2e.conftest import CONFIG, REPORT_INTERVAL_S
-from tests.e2e.watched import SWITCH
 from tests.llamacpp import TINY, llamacpp_server, write_model
+from tests.rendered import rendered
 from tests.tokens.families import family_folder
 from tests.tokens.gguf_model import vocabulary_of
 from tests.waiting import until
@@ -42,7 +42,7 @@ async def test_the_engines_usage_is_our_count(client: aiohttp.ClientSession, tmp
     folder = family_folder("qwen3")
     write = partial(write_model, vocabulary=vocabulary_of("qwen3", folder), size=TINY)
     bootstrap = tmp_path / "on.yaml"
-    bootstrap.write_text(BOOTSTRAP.read_text().replace(SWITCH, "&no_usage false"))
+    bootstrap.write_text(rendered(usage=True))
     async with llamacpp_server(tmp_path, write=write) as server, Fleet(tmp_path) as fleet:
         host = address.parse(server.url.removeprefix("http://"))
         assert isinstance(host, TcpAddress)

@@ -209,4 +209,4 @@ async def test_as_shipped_ends_are_told_without_usage(watched: Watched, tmp_path
         assert (ended.status, ended.model, ended.upstream_host) == (200, MODEL, str(watched.known[0]))
         assert (ended.prompt_tokens, ended.completion_tokens) == (None, None)
         async with watched.client.get(f"{envoy.admin_url}/stats?filter=lua.executions") as page:
-            assert (await page.text()).splitlines() == ["http.llm.lua.executions: 0"]
+            assert not (await page.text()).strip(), "no script runs"

@@ -18,7 +18,7 @@ from extproc.core.balancer import Balancer
 from extproc.core.policy import RoutingPolicy
 from extproc.core.settings import BalancerSettings, NodeLimits
 from extproc.core.snapshot import NodeReported, ServedModel
-from extproc.fleet import BOOTSTRAP, Envoy, Fleet, Serve
+from extproc.fleet import Envoy, Fleet, Serve
 from extproc.gateway import accesslog, server
 from extproc.gateway.accesslog import AccessLog, AnswerEnded
 from extproc.gateway.routepolicy import RoutePolicies
@@ -27,11 +27,11 @@ from extproc.traffic import Answer, Ask, ask, completion
 from tests.core.fleet import snapshot
 from tests.e2e.conftest import MODEL, PROBE
 from tests.gateway.wire import Counter
+from tests.rendered import rendered
 from tests.waiting import until
 
 SCRIPTED, SILENT, GONE = "scripted", "silent", "gone"
 """Models, each of a node that answers as a test says, that never answers, or that is not there."""
-SWITCH = "&no_usage true"
 
 
 def asking(model: str) -> Ask:
@@ -145,9 +145,7 @@ async def listening(scripted: Scripted) -> AsyncIterator[str]:
 async def watching(client: aiohttp.ClientSession, folder: Path) -> AsyncIterator[Watched]:
     """An Envoy whose bootstrap has usage turned on, and nodes of every kind. Fails where an entry was no good."""
     bootstrap = folder / "on.yaml"
-    shipped = BOOTSTRAP.read_text()
-    assert shipped.count(SWITCH) == 1
-    bootstrap.write_text(shipped.replace(SWITCH, "&no_usage false"))
+    bootstrap.write_text(rendered(usage=True))
     ended: list[AnswerEnded] = []
     metrics = Metrics()
     limits = NodeLimits(fresh_s=3000, stale_s=3000, member_s=3000)
