@@ -3,9 +3,10 @@
 Seen with Envoy 1.40:
 
     request_header_mode    without the head Envoy chooses a node before the body is there
-    request_body_mode      NONE and STREAMED: the node is chosen by the head alone; BUFFERED_PARTIAL: of
-                           long bodies, now and then from 300 KB on, the head goes on before the reply to the body
-                           comes, and the choice in it is late: 503, or another node; none of them can be replaced
+    request_body_mode      NONE and STREAMED: the node is chosen by the head alone; BUFFERED_PARTIAL: by as much of the
+                           body as the buffer holds; none of them can be replaced
+    two routes             with BUFFERED_PARTIAL Envoy picks no other one by the reply to a body, unless all of it has
+                           come before the reply to the head: the choice is counted, and the first one's nodes serve
     buffer limits          of BUFFERED: longer bodies get 413. The limit is the listener's, 1 MiB if it has none, or
                            that of the first of route, virtual host, and both under the older name, if that is more
     response_trailer_mode  unless it is SEND, or answers' bodies are sent, streams of requests whose bodies are not held
@@ -13,12 +14,13 @@ Seen with Envoy 1.40:
     upgrade_configs        with BUFFERED an upgraded request waits for the end of a body that has none
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from extproc.config import Config
 from extproc.core.policy import RoutingPolicy
 from extproc.core.settings import Fault, shown
+from extproc.envoycheck.destinations import Known, first_tried, obeyed, second_route
 from extproc.envoycheck.file import At, Warned, number_of
 from extproc.envoycheck.places import Place, places, policies_at
 from extproc.envoycheck.processors import Processors
@@ -30,7 +32,8 @@ _SKIP: Final = ("SKIP", 2)
 _NAMES: Final = ("NONE", "STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "FULL_DUPLEX_STREAMED")
 _MODES: Final = {None: "NONE"} | dict(enumerate(_NAMES))
 _REPLACEABLE: Final = ("BUFFERED", "FULL_DUPLEX_STREAMED")
-_PARTIAL: Final = "BUFFERED or FULL_DUPLEX_STREAMED (else choices for long bodies come late: 503, or another node)"
+_PARTIAL: Final = "BUFFERED or FULL_DUPLEX_STREAMED (else longer bodies than Envoy's buffer decide by their beginning)"
+_ONE_ROUTE: Final = "BUFFERED, or one route (else Envoy stays on the first one: what serve chose is counted, not heard)"
 _LIMITS: Final = ("request_body_buffer_limit", "per_request_buffer_limit_bytes")
 
 
@@ -51,16 +54,26 @@ def rewriting(policies: Collection[RoutingPolicy]) -> str | None:
 
 def faults_in(found: Processors, settings: Config) -> Iterator[Fault]:
     """What of bodies is not seen, refused or waited for in vain. Never raises."""
+    known: Known = {}
     for place in (one for one in places(found) if one.is_first):
         policies = [one for one in policies_at(place, settings).possible if one.mode != "off"]
         if policies:
-            yield from _mode_faults(place.mode, policies)
+            moves = any(_moves(place, one, found.clusters, known) for one in policies)
+            yield from _mode_faults(place.mode, policies, moves=moves)
             yield from _trailer_faults(place.mode)
         yield from _limit_faults(place, settings.limits.body_bytes_max)
         yield from _upgrade_faults(place, found)
 
 
-def _mode_faults(mode: At, policies: Collection[RoutingPolicy]) -> Iterator[Fault]:
+def _moves(place: Place, policy: RoutingPolicy, clusters: Mapping[str, At], known: Known) -> bool:
+    """Whether a choice takes effect by a second route alone."""
+    cluster = first_tried(place.cluster, clusters)
+    if place.routed is None or policy.mode != "enforce" or cluster is None or policy.destination in obeyed(cluster):
+        return False
+    return second_route(place.routed, policy, clusters, known) is not None
+
+
+def _mode_faults(mode: At, policies: Collection[RoutingPolicy], *, moves: bool) -> Iterator[Fault]:
     head, body, why = mode.of("request_header_mode"), mode.of("request_body_mode"), rewriting(policies)
     if head.value in _SKIP:
         yield Fault(head.path, "SEND (else a node is chosen before the body is there)", shown(head.value))
@@ -74,7 +87,7 @@ def _mode_faults(mode: At, policies: Collection[RoutingPolicy]) -> Iterator[Faul
             body.path, f"BUFFERED (else the head alone decides: {by}, prompts are guessed by their length)", got
         )
     elif name == "BUFFERED_PARTIAL":
-        yield Warned(body.path, _PARTIAL, got)
+        yield Fault(body.path, _ONE_ROUTE, got) if moves else Warned(body.path, _PARTIAL, got)
 
 
 def _trailer_faults(mode: At) -> Iterator[Fault]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from extproc.config import Config
 from extproc.core.settings import Fault
-from extproc.envoycheck import bodies, destinations, failing, needs, processors, timeouts, trust
+from extproc.envoycheck import bodies, destinations, failing, needs, processors, timeouts, trust, twice
 from extproc.envoycheck.processors import Processors
 
 
@@ -28,3 +28,4 @@ def _each(found: Processors, settings: Config) -> Iterator[Fault]:
     for check in (needs, bodies, destinations, failing):
         yield from check.faults_in(found, settings)
     yield from trust.faults_in(found)
+    yield from twice.faults_in(found)

@@ -6,6 +6,8 @@ Seen with Envoy 1.40:
     metadata           dropped without a word where `receiving_namespaces` does not name it
     route_cache_action RETAIN keeps the route on which the request came, whatever header is set
     fail-open          a cluster of type ORIGINAL_DST has no node to offer without a choice: 503
+    composite          the first attempt goes to the first of its clusters, which is the one to obey; clients are obeyed
+                       by any of them
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,6 +24,7 @@ from extproc.gateway.endpointpicker import DESTINATION as PICKED
 from extproc.gateway.endpointpicker import NAMESPACE as LB
 
 _OVERRIDE_HOST = "envoy.extensions.load_balancing_policies.override_host.v3.OverrideHost"
+_COMPOSITE = "envoy.extensions.clusters.composite.v3.ClusterConfig"
 _TYPES: Final = {None: "STATIC", 0: "STATIC", 1: "STRICT_DNS", 2: "LOGICAL_DNS", 3: "EDS", 4: "ORIGINAL_DST"}
 _OBEYING: Final = {
     "original-dst": "a cluster of type ORIGINAL_DST with use_http_header",
@@ -33,7 +36,7 @@ _PATHS: Final = ("prefix", "path", "safe_regex", "connect_matcher", "path_separa
 
 def faults_in(found: Processors, settings: Config) -> Iterator[Fault]:
     """Where choices are lost, and where requests are lost without one. Never raises."""
-    known: _Known = {}
+    known: Known = {}
     for place in places(found):
         deciding = [one for one in policies_at(place, settings).possible if one.mode == "enforce"]
         yield from _receiving_faults(place, deciding, found.clusters)
@@ -62,22 +65,43 @@ def _receiving_faults(place: Place, deciding: list[RoutingPolicy], clusters: Map
 
 
 def _reach_faults(
-    routed: Routed, name: str | None, policy: RoutingPolicy, clusters: Mapping[str, At], known: "_Known"
+    routed: Routed, name: str | None, policy: RoutingPolicy, clusters: Mapping[str, At], known: "Known"
 ) -> Iterator[Fault]:
     """A route that leads past the choice, unless it is the one of two that is left once the choice is made."""
-    cluster = clusters.get(name or "")
+    cluster = first_tried(name, clusters)
     if cluster is None or cluster.of("cluster_type").value is not None or policy.destination in obeyed(cluster):
         return
-    _, second = _beside(routed, known)
-    for other in second if policy.destination != "override-host" else ():
-        chosen = clusters.get(str(other.route.of("route", "cluster").value))
-        if _covers(other, routed) and chosen is not None and policy.destination in obeyed(chosen):
-            return
+    if second_route(routed, policy, clusters, known) is not None:
+        return
     at = routed.route.of("route", "cluster")
     if at.value is None:
         at = routed.route.of("route", "weighted_clusters")
     wanted = f"{_OBEYING[policy.destination]} (destination of policy {policy.name}: {policy.destination})"
-    yield Fault(at.path, wanted, f"{shown(name)}, {_type(cluster)} without it")
+    yield Fault(at.path, wanted, f"{shown(cluster.of('name').value)}, {_type(cluster)} without it")
+
+
+def second_route(routed: Routed, policy: RoutingPolicy, clusters: Mapping[str, At], known: "Known") -> Routed | None:
+    """The one on which a route's requests go once there is a choice, which its cluster obeys."""
+    _, second = _beside(routed, known)
+    for other in second if policy.destination != "override-host" else ():
+        name = other.route.of("route", "cluster").value
+        chosen = first_tried(name if isinstance(name, str) else None, clusters)
+        if _covers(other, routed) and chosen is not None and policy.destination in obeyed(chosen):
+            return other
+    return None
+
+
+def members(cluster: At) -> list[str]:
+    """The names of a composite cluster's own clusters, an attempt each; none of any other."""
+    listed = (one for config in cluster.of("cluster_type").typed(_COMPOSITE) for one in config.of("clusters").each())
+    return [str(one.of("name").value) for one in listed]
+
+
+def first_tried(name: str | None, clusters: Mapping[str, At]) -> At | None:
+    """The cluster that has the first attempt: of a composite one its first. `None`: the file does not tell it."""
+    cluster = clusters.get(name or "")
+    listed = [] if cluster is None else members(cluster)
+    return clusters.get(listed[0]) if listed else cluster
 
 
 def obeyed(cluster: At) -> dict[str, str | None]:
@@ -108,11 +132,11 @@ def _type(cluster: At) -> str:
     return str(value) if isinstance(value, (dict, list)) else str(_TYPES.get(value, value))
 
 
-_Known = dict[str, tuple[list[Routed], list[Routed]]]
+Known = dict[str, tuple[list[Routed], list[Routed]]]
 """Of each virtual host the routes on which requests come, and those on which they go once there is a choice."""
 
 
-def _beside(routed: Routed, known: _Known) -> tuple[list[Routed], list[Routed]]:
+def _beside(routed: Routed, known: Known) -> tuple[list[Routed], list[Routed]]:
     path = routed.virtual_host.path
     if path not in known:
         routes = list(routes_of(At("", {"virtual_hosts": [routed.virtual_host.value]})))
@@ -134,7 +158,7 @@ def _covers(one: Routed, other: Routed) -> bool:
     return isinstance(prefix, str) and (prefix == "/" or (isinstance(path, str) and path.startswith(prefix)))
 
 
-def _fail_open_faults(place: Place, clusters: Mapping[str, At], known: _Known) -> Iterator[Fault]:
+def _fail_open_faults(place: Place, clusters: Mapping[str, At], known: Known) -> Iterator[Fault]:
     routed = place.routed
     cluster = clusters.get(place.cluster or "")
     if routed is None or cluster is None or _type(cluster) != "ORIGINAL_DST":

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from extproc.core.settings import Fault, shown
-from extproc.envoycheck.destinations import obeyed
+from extproc.envoycheck.destinations import members, obeyed
 from extproc.envoycheck.file import At, Warned
 from extproc.envoycheck.headers import removes
 from extproc.envoycheck.processors import Asking, Processors, Routed, routes_of, tables_of
@@ -43,7 +43,8 @@ def _headers(routed: Routed, clusters: Mapping[str, At]) -> Iterator[str]:
     for name in (action.of("cluster"), *(one.of("name") for one in action.of("weighted_clusters", "clusters").each())):
         cluster = clusters.get(name.value) if isinstance(name.value, str) else None
         if cluster is not None:
-            yield from (header for header in obeyed(cluster).values() if header is not None)
+            tried = [cluster, *(clusters[one] for one in members(cluster) if one in clusters)]
+            yield from (header for one in tried for header in obeyed(one).values() if header is not None)
 
 
 def _trust_faults(asking: Asking, header: str) -> Iterator[Fault]:

@@ -22,6 +22,7 @@ from extproc.gateway import endpointpicker
 from extproc.gateway.conversation import (
     Acknowledge,
     Action,
+    BodyMode,
     Continue,
     CountTokens,
     Event,
@@ -67,11 +68,11 @@ def kind_of(message: ProcessingRequest) -> str | None:
     return kind
 
 
-def event_of(message: ProcessingRequest, wanted: HeadersWanted = NOTHING_MORE) -> Event:
-    """What a message says; of its headers and metadata what is wanted beside what always is."""
+def event_of(message: ProcessingRequest, wanted: HeadersWanted = NOTHING_MORE, mode: BodyMode | None = None) -> Event:
+    """What a message says; of its headers and metadata what is wanted beside what always is, and `mode` as `head_of`."""
     match kind_of(message):
         case "request_headers":
-            return head_of(message, wanted)
+            return head_of(message, wanted, mode)
         case "request_body":
             return RequestBody(message.request_body.body, message.request_body.end_of_stream)
         case "request_trailers":

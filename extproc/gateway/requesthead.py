@@ -26,8 +26,13 @@ _MODES: Final = {
 _ALWAYS: Final = frozenset((":method", ":path", "content-length", "x-request-id"))
 
 
-def head_of(message: ProcessingRequest, wanted: HeadersWanted = NOTHING_MORE) -> RequestHeaders:
-    """What a message of kind `request_headers` says; of headers and metadata what is wanted beside what always is."""
+def head_of(
+    message: ProcessingRequest, wanted: HeadersWanted = NOTHING_MORE, mode: BodyMode | None = None
+) -> RequestHeaders:
+    """What a message of kind `request_headers` says; of headers and metadata what is wanted beside what always is.
+
+    `mode` is what the stream's first message told; `None`: this is the first.
+    """
     headers, found, named = message.request_headers, {}, {}
     for header in headers.headers.headers:
         key = header.key
@@ -41,7 +46,7 @@ def head_of(message: ProcessingRequest, wanted: HeadersWanted = NOTHING_MORE) ->
         content_length=_length(found.get("content-length", "")),
         trace_id=_printable(found.get("x-request-id", ""))[:TRACE_ID_CHARS_MAX],
         end_of_stream=headers.end_of_stream,
-        mode=mode_of(message),
+        mode=mode_of(message) if mode is None else mode,
         observed=message.observability_mode,
         named=named,
         subset=subset_of(message.metadata_context),

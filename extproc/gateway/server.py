@@ -28,6 +28,7 @@ from extproc.gateway.conversation import (
     Acknowledge,
     Action,
     Admitted,
+    BodyMode,
     Continue,
     CountTokens,
     HeadersWanted,
@@ -36,6 +37,7 @@ from extproc.gateway.conversation import (
     Wait,
 )
 from extproc.gateway.replies import Replies, replies_to
+from extproc.gateway.requesthead import mode_of
 from extproc.gateway.routepolicy import RoutePolicies, headers_wanted
 from extproc.gateway.session import Session
 from extproc.gateway.waiting import WaitingRequests
@@ -187,7 +189,7 @@ class ExternalProcessor:
         request_id = f"{self._boot}-{next(self._request_ids)}"
         strict = self._policies_strict
         session = Session(self._balancer, policy, fault, self._budget, self._limits, request_id, strict=strict)
-        return _Stream(session, headers_wanted(policy), replies_to(first), context)
+        return _Stream(session, headers_wanted(policy), mode_of(first), replies_to(first), context)
 
     def _replies(self, replies: Replies, message: ProcessingRequest, action: Action) -> Iterator[ProcessingResponse]:
         try:
@@ -211,7 +213,7 @@ class ExternalProcessor:
     async def _answer(self, stream: "_Stream", message: ProcessingRequest) -> tuple[Action, float]:
         """The action, and since when it was chosen."""
         session = stream.session
-        event = codec.event_of(message, stream.wanted)
+        event = codec.event_of(message, stream.wanted, stream.mode)
         began_s = time.perf_counter()
         action = session.receive(event, self._clock())
         prompt: CountedPrompt | None = None
@@ -277,5 +279,6 @@ class ExternalProcessor:
 class _Stream(NamedTuple):
     session: Session
     wanted: HeadersWanted
+    mode: BodyMode
     replies: Replies
     context: _Context

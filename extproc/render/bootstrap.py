@@ -11,6 +11,7 @@ from extproc.render.description import Description
 from extproc.render.manager import connection_manager
 from extproc.render.notes import HEAD, notes
 from extproc.render.parts import Part, any_of
+from extproc.render.routing import route_faults
 from extproc.render.yamltext import yaml_text
 
 _MONITORS = "envoy.resource_monitors"
@@ -24,7 +25,9 @@ def render(d: Description) -> str | list[Fault]:
     """
     if has_known(d) and not d.nodes:
         why = "override-host chooses of them" if d.destination == "override-host" else "or fail_open: false"
-        return [Fault("nodes", f"at least one: {why}", "nothing")]
+        return [*route_faults(d), Fault("nodes", f"at least one: {why}", "nothing")]
+    if faults := route_faults(d):
+        return faults
     mapping = bootstrap(d)
     from_mapping(Bootstrap, mapping)
     return yaml_text(mapping, notes(d), "\n".join((*d.about.splitlines(), HEAD)))

@@ -47,8 +47,7 @@ _BODIES: dict[BodyMode, str] = {
         "header, and sees the body pass."
     ),
     "buffered-partial": (
-        "Headers first, then what Envoy has room for of the body, at most 1 MiB: extproc decides by that. Envoy itself "
-        "answers 503 to longer bodies."
+        "Headers first, then as much of the body as Envoy holds (request_body_buffer_limit): extproc decides by that."
     ),
     "none": "Headers only: extproc decides by path, length and the model's header.",
 }

@@ -65,11 +65,13 @@ def extension(d: Description, service: Part, *, first_tokens: bool) -> Part:
 
 def backend_traffic(d: Description) -> Part:
     """Of a BackendTrafficPolicy: which node, and what if it fails."""
-    policy = retries(d, KNOWN)
-    retried = {"triggers": policy["retry_on"].split(","), "httpStatusCodes": policy["retriable_status_codes"]}
+    retried: Part = {}
+    if (policy := retries(d, KNOWN)) is not None:
+        retry_on = {"triggers": policy["retry_on"].split(","), "httpStatusCodes": policy["retriable_status_codes"]}
+        retried = {"retry": {"numRetries": policy["num_retries"], "retryOn": retry_on}}
     made: Part = {
         "loadBalancer": {"type": "RoundRobin", "endpointOverride": {"extractFrom": [{"header": ENDPOINT_HEADER}]}},
-        "retry": {"numRetries": policy["num_retries"], "retryOn": retried},
+        **retried,
         "circuitBreaker": _RAISED,
         "timeout": {
             "tcp": {"connectTimeout": "2s"},

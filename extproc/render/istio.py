@@ -11,6 +11,7 @@ from extproc.render.description import Description, Route, Tls, is_name
 from extproc.render.istiopatches import Context, Patch, patches, route_name
 from extproc.render.notes import notes
 from extproc.render.parts import KNOWN, Part, retries, seconds
+from extproc.render.routing import route_faults
 from extproc.render.yamltext import yaml_text
 
 NAME: Final = "extproc"
@@ -105,6 +106,7 @@ def _faults(d: Description, istio: Istio) -> list[Fault]:
         for index, name in enumerate(names)
         if name in names[:index]
     ]
+    faults += route_faults(d)
     if d.failover:
         faults.append(Fault("failover", "false: a bootstrap alone has it", "true"))
     if istio.mesh_tls is not None:
@@ -135,17 +137,23 @@ def _virtual_service(d: Description, service: TcpAddress, istio: Istio) -> Part:
 
 
 def _http(d: Description, route: Route, service: TcpAddress) -> Part:
-    policy = retries(d, KNOWN)
-    codes = [str(code) for code in policy.get("retriable_status_codes", [])]
-    events = [event for event in policy["retry_on"].split(",") if event != "retriable-status-codes"]
     part: Part = {"name": route_name(route), "match": [{"uri": {"prefix": route.prefix}}]}
     if route.rewrite is not None:
         part["rewrite"] = {"uri": route.rewrite}
     return part | {
         "route": [{"destination": {"host": service.host, "port": {"number": service.port}}}],
         "timeout": "0s",
-        "retries": {"attempts": policy["num_retries"], "retryOn": ",".join([*events, *codes])},
+        "retries": _retries(d),
     }
+
+
+def _retries(d: Description) -> Part:
+    policy = retries(d, KNOWN)
+    if policy is None:
+        return {"attempts": 0}  # without a word Istio makes it two
+    codes = [str(code) for code in policy.get("retriable_status_codes", [])]
+    events = [event for event in policy["retry_on"].split(",") if event != "retriable-status-codes"]
+    return {"attempts": policy["num_retries"], "retryOn": ",".join([*events, *codes])}
 
 
 def _destination_rule(d: Description, service: TcpAddress, istio: Istio) -> Part:

@@ -185,8 +185,13 @@ def route_overrides(d: Description, route: Route) -> Part | None:
     return per_route(overrides=overrides) if overrides else None
 
 
-def retries(d: Description, cluster: str) -> Part:
-    """`retry_policy` of a route to this cluster."""
+def retries(d: Description, cluster: str) -> Part | None:
+    """`retry_policy` of a route to this cluster; `None`: it has none.
+
+    Where a body goes on while extproc sees it, retries have Envoy send what has gone on once more when extproc fails.
+    """
+    if d.body_mode in ("streamed", "buffered-partial") and cluster != FAILOVER:
+        return None
     if d.destination == "override-host":
         return {
             "retry_on": "reset,retriable-status-codes",

@@ -10,7 +10,7 @@ def route_notes(d: Description) -> dict[str, str]:
         _COMMON
         | _two_routes(d)
         | {
-            f"routes/{first}/route/timeout": "The default of 15 s cuts generations.",
+            f"routes/{first}/route/timeout": _time(d),
             f"routes/{first}/route/retry_policy": _retries(d),
         }
     )
@@ -65,6 +65,18 @@ def _two_routes(d: Description) -> dict[str, str]:
     else:
         text = "\nRequests that extproc names no node for are answered 503: nobody else is asked."
     return {"virtual_hosts/llm/routes": text}
+
+
+def _time(d: Description) -> str:
+    timeout = "The default of 15 s cuts generations."
+    if d.body_mode not in ("streamed", "buffered-partial"):
+        return timeout
+    if d.failover:
+        return f"{timeout} The price of the retries in this body mode: {_TWICE}."
+    return f"{timeout} No retry_policy in this body mode: with one, {_TWICE}."
+
+
+_TWICE = "when extproc fails during an upload, what has gone on of it reaches the node twice"
 
 
 def _retries(d: Description) -> str:

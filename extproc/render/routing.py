@@ -1,5 +1,6 @@
 """Envoy's routes: which paths clients may use, and which cluster serves them."""
 
+from extproc.core.settings import Fault
 from extproc.render.clusters import has_known
 from extproc.render.description import Description, Route
 from extproc.render.parts import (
@@ -43,6 +44,15 @@ def routes(d: Description) -> list[Part]:
     return [_refused("no-adapters", adapters), *served, *rest]
 
 
+def route_faults(d: Description) -> list[Fault]:
+    """What no routes can do of a description."""
+    if d.body_mode == "buffered-partial" and d.fail_open and d.destination != "override-host":
+        # The decision would be counted at one node, and another one serve.
+        why = "with body_mode buffered-partial Envoy picks no second route by the reply to a body"
+        return [Fault("fail_open", f"false, or destination override-host: {why}", "true")]
+    return []
+
+
 def destination_named(d: Description) -> Part:
     """What matches once extproc has named a destination, and never before: clients' own headers are taken away."""
     if d.destination == "original-dst-metadata":
@@ -69,7 +79,9 @@ def _to(d: Description, route: Route, cluster: str, also: Part) -> Part:
     }
     if route.rewrite is not None:
         part["route"]["prefix_rewrite"] = route.rewrite
-    part["route"] |= {"timeout": "0s", "retry_policy": retries(d, cluster)}
+    part["route"]["timeout"] = "0s"
+    if (retried := retries(d, cluster)) is not None:
+        part["route"]["retry_policy"] = retried
     overrides = route_overrides(d, route)
     return part if overrides is None else part | {"typed_per_filter_config": overrides}
 

@@ -54,7 +54,7 @@ def test_what_has_all_that_is_needed_has_no_faults() -> None:
         ("BUFFERED", None, None),
         (2, None, None),
         ("FULL_DUPLEX_STREAMED", None, None),
-        ("BUFFERED_PARTIAL", "BUFFERED or FULL_DUPLEX_STREAMED (else choices for long", "'BUFFERED_PARTIAL'"),
+        ("BUFFERED_PARTIAL", "BUFFERED, or one route (else Envoy stays on the first one", "'BUFFERED_PARTIAL'"),
         ("STREAMED", "BUFFERED (else the head alone decides: x-model must name the model", "'STREAMED'"),
         (1, "BUFFERED (else the head alone decides: x-model must name the model", "1"),
         ("NONE", "BUFFERED (else the head alone decides: x-model must name the model", "'NONE'"),
@@ -70,6 +70,20 @@ def test_bodies_are_sent_and_whole_where_another_model_is_put_in(
     assert (told == []) if plain is None else (len(told) == 1 and told[0].startswith(plain))
     alias = f"{BODY}: wanted BUFFERED or FULL_DUPLEX_STREAMED (aliases of policy default), got {rewriting}"
     assert found(made, EVERYTHING) == ([] if rewriting is None else [alias])
+
+
+def test_a_body_shown_in_part_takes_one_route() -> None:
+    """With two the choice is counted and not heard; with one all that is left to say is that it rests on a part."""
+    two = put(complete(), BODY, "BUFFERED_PARTIAL")
+    warning = "BUFFERED or FULL_DUPLEX_STREAMED (else longer bodies than Envoy's buffer decide by their beginning)"
+    part = [f"warning: {BODY}: wanted {warning}, got 'BUFFERED_PARTIAL'"]
+    (fault,) = found(two)
+    assert fault.startswith(f"{BODY}: wanted BUFFERED, or one route (")
+    assert found(put(two, f"{HOST}routes", [{"match": {"prefix": "/"}, "route": {"cluster": "chosen"}}])) == part
+    assert found(put(two, f"{SECOND}match.prefix", "/v2/")) == [fault]
+    assert found(put(two, f"{ROUTE}match.prefix", "/v2/")) == part, "of other paths"
+    for policy in ({"mode": "observe"}, {"destination": "override-host"}):
+        assert found(two, configured(policies={"default": policy})) == part
 
 
 def test_where_the_head_decides_a_header_names_the_model_or_nothing_does() -> None:

@@ -14,6 +14,7 @@ from extproc import cli
 from extproc.config import Config
 from extproc.core.settings import Fault
 from extproc.envoycheck import checks
+from extproc.envoycheck.file import Warned
 from extproc.envoycheck.processors import Processors, processors_of
 from tests.bootstraps import (
     EVERYTHING,
@@ -119,10 +120,15 @@ def test_of_a_filter_that_only_tells_nothing_else_is_said() -> None:
         put(complete(), f"{FILTER}observability_mode", True), f"{FILTER}mutation_rules", {"disallow_all": True}
     )
     watching = put(put(watching, "stream_idle_timeout", "1s"), ALLOW, False)
+    watching = put(watching, BODY, "STREAMED")
     (fault,) = found(bootstrap(watching, clusters=complete_clusters()), Config())
     assert str(fault).startswith(f"{MANAGER}{FILTER}observability_mode: wanted false (nothing that serve answers")
     both = bootstrap(watching, put(complete(), f"{FILTER}message_timeout", "1s"), clusters=complete_clusters())
     assert [one.path.rpartition(".")[2] for one in found(both, Config())] == ["observability_mode", "message_timeout"]
+    for mode in ("BUFFERED", "BUFFERED_PARTIAL", "FULL_DUPLEX_STREAMED", "NONE", None):
+        _, blind = found(bootstrap(put(watching, BODY, mode), clusters=complete_clusters()), Config())
+        assert isinstance(blind, Warned)
+        assert str(blind).startswith(f"{MANAGER}{BODY}: wanted STREAMED (with observability_mode no other one shows")
 
 
 JSON = st.recursive(

@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
+import yaml
 
 from extproc.config import Config
-from extproc.envoycheck import trust
+from extproc.envoycheck import checks, trust
 from extproc.envoycheck.destinations import faults_in
 from extproc.envoycheck.file import Warned
 from extproc.envoycheck.processors import Processors, processors_of
@@ -31,6 +32,7 @@ from tests.bootstraps import (
     put,
     without,
 )
+from tests.rendered import rendered
 
 Json = Any
 
@@ -95,6 +97,40 @@ def test_a_route_leads_to_a_cluster_that_obeys(settings: Config, obeying: Json, 
     assert found(opened, settings) == [], "a cluster that is not told"
     aggregate = cluster("one", LISTEN) | {"cluster_type": {"name": "envoy.clusters.aggregate"}}
     assert found(opened, settings, [*complete_clusters(), aggregate]) == []
+
+
+def composite(*names: str) -> Json:
+    made = yaml.safe_load(rendered(failover=True))
+    (_, _, one, _) = made["static_resources"]["clusters"]
+    return put(one, "cluster_type.typed_config.clusters", [{"name": name} for name in names])
+
+
+def test_of_a_composite_cluster_the_first_is_the_one_to_obey() -> None:
+    failover = put(complete(), f"{ROUTE}route.cluster", "chosen-then-known")
+    for names in (("chosen", "engines", "engines"), ("chosen",), ("not told", "engines")):
+        assert found(failover, clusters=[*complete_clusters(), composite(*names)])[1:] == []
+        assert (names[0] == "chosen") == (found(failover, clusters=[*complete_clusters(), composite(*names)]) == [])
+    for names in (("engines", "engines"), ("engines", "chosen")):
+        told = found(failover, clusters=[*complete_clusters(), composite(*names)])
+        paths = [f"{HOST}routes.{number}.route.cluster: wanted a cluster of type ORIGINAL_DST" for number in (0, 1)]
+        assert [one.partition(" with use")[0] for one in told] == paths
+        assert all(one.endswith("got 'engines', STATIC without it") for one in told)
+
+
+def test_clients_are_obeyed_by_any_of_a_composite_cluster() -> None:
+    made = put(without(complete(), EARLY), f"{HOST}routes", [])
+    for names, count in ((("chosen", "engines"), 1), (("engines", "chosen"), 1), (("engines",), 0)):
+        routes = [{"match": {"prefix": "/"}, "route": {"cluster": "chosen-then-known"}}]
+        told = found(put(made, f"{HOST}routes", routes), clusters=[*complete_clusters(), composite(*names)])
+        assert len([one for one in told if f"removes {DESTINATION}" in one]) == count
+
+
+def test_a_rendered_failover_has_no_faults() -> None:
+    for destination in ("original-dst", "original-dst-metadata"):
+        made = rendered(failover=True, destination=destination, routes=[{"prefix": "/v1/"}])
+        processors = processors_of(yaml.safe_load(made), LISTEN)
+        assert isinstance(processors, Processors)
+        assert checks.faults_in(processors, configured(policies={"default": {"destination": destination}})) == []
 
 
 def test_a_route_past_the_choice_needs_one_beside_it_for_the_same_paths() -> None:

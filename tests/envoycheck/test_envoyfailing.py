@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import yaml
 
 from extproc.config import Config
 from extproc.envoycheck.failing import faults_in
@@ -23,8 +24,15 @@ from tests.bootstraps import (
     own,
     put,
 )
+from tests.rendered import rendered
 
 Json = Any
+
+
+def shipped(**changes: Json) -> Json:
+    """As rendered."""
+    return yaml.safe_load(rendered(**changes))
+
 
 ALLOW, CLUSTER = f"{FILTER}failure_mode_allow", "static_resources.clusters"
 
@@ -67,7 +75,46 @@ def test_failing_closed_is_a_warning() -> None:
 def test_full_duplex_fails_closed_whatever_is_said(allow: bool) -> None:
     path = f"{MODE}.request_body_mode"
     (fault,) = found(put(put(complete(), ALLOW, allow), path, "FULL_DUPLEX_STREAMED"))
-    assert fault.startswith(f"warning: {path}: wanted BUFFERED (")
+    assert fault.startswith(
+        f"warning: {path}: wanted BUFFERED (its crash cuts running answers; 500 while serve is away"
+    )
+    assert ("needs health_checks" in fault) == allow
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "500 while serve is away, until health checks see it)"),
+        (
+            {"processor": ["10.0.0.1:9002", "10.0.0.2:9002"]},
+            "500 while all of them are away, until health checks see it)",
+        ),
+        ({"fail_open": False}, "500 while serve is away)"),
+    ],
+)
+def test_in_full_duplex_health_checks_open_what_one_or_all_serves_leave(changes: Json, words: str) -> None:
+    made = shipped(body_mode="full-duplex", **changes)
+    (fault,) = faults(made)
+    assert words in fault
+    if changes.get("fail_open", True):
+        for at in ("health_checks", "common_lb_config"):
+            (fault,) = faults(put(made, f"{CLUSTER}.2.{at}", None))
+            assert "here failure_mode_allow needs health_checks" in fault
+
+
+def test_of_a_composite_cluster_its_retries_count_and_its_members_breakers() -> None:
+    made = shipped(failover=True)
+    names = [one["name"] for one in made["static_resources"]["clusters"]]
+    assert faults(made) == []
+    told = {}
+    for index, name in enumerate(names[:3]):
+        (fault,) = faults(put(made, f"{CLUSTER}.{index}.circuit_breakers", None))
+        assert fault.startswith(f"warning: {CLUSTER}.{index}.circuit_breakers.thresholds.0"), name
+        told[name] = fault.partition(" wanted ")[2]
+    assert told["chosen-node"].startswith("max_connections, ")
+    assert told["known-nodes"].startswith("max_connections, ")
+    assert told["chosen-then-known"].startswith("more, as 1000 (")
+    assert told["chosen-then-known"].endswith("got nothing, so 3")
 
 
 def test_refusals_are_heard() -> None:

@@ -64,7 +64,7 @@ def bootstrap(text: str, nodes: str = "nodes") -> Json:
                     "name": "gateway",
                     "domains": ["*"],
                     "routes": [
-                        _route(one, rule, nodes, traffic["retry"], policies)
+                        _route(one, rule, nodes, traffic.get("retry"), policies)
                         for one in found["HTTPRoute"].values()
                         for rule in one["spec"]["rules"]
                     ],
@@ -137,12 +137,13 @@ def _route(one: Json, rule: Json, nodes: str, retry: Json, policies: Json) -> Js
     action: Json = {
         "cluster": nodes,
         "timeout": rule["timeouts"]["request"],
-        "retry_policy": {
+    }
+    if retry is not None:
+        action["retry_policy"] = {
             "retry_on": ",".join(retry["retryOn"]["triggers"]),
             "retriable_status_codes": retry["retryOn"]["httpStatusCodes"],
             "num_retries": retry["numRetries"],
-        },
-    }
+        }
     for rewritten in rule.get("filters", []):
         action["prefix_rewrite"] = rewritten["urlRewrite"]["path"]["replacePrefixMatch"]
     (policy,) = (

@@ -113,8 +113,12 @@ def _route(http: Json, engines: str) -> Json:
     action: Json = {
         "cluster": engines,
         "timeout": http["timeout"],
-        "retry_policy": {"retry_on": http["retries"]["retryOn"], "num_retries": http["retries"]["attempts"]},
     }
+    if http["retries"]["attempts"] > 0:
+        action["retry_policy"] = {
+            "retry_on": http["retries"]["retryOn"],
+            "num_retries": http["retries"]["attempts"],
+        }
     if "rewrite" in http:
         action["prefix_rewrite"] = http["rewrite"]["uri"]
     return {"name": http["name"], "match": {"prefix": match["uri"]["prefix"]}, "route": action}

@@ -17,6 +17,7 @@ from tests.rendered import SHIPPED, described
 
 NODES = ["10.0.0.1:8000", "10.0.0.2:8000"]
 TLS = {"ca": "/ca.pem", "certificate": "/one.pem", "key": "/one.key", "name": "engines"}
+TWO_ROUTES = "fail_open: wanted false, or destination override-host"
 POLICIES = st.sampled_from(["default", {"strategy": "round-robin"}])
 ROUTES = st.fixed_dictionaries(
     {"prefix": st.sampled_from(["/", "/v1/", "/batch/v1/"])},
@@ -59,6 +60,13 @@ def described_by(mapping: Any) -> Description:
     return found
 
 
+def renderable(mapping: Any) -> Any:
+    """With one route where two are refused."""
+    if mapping.get("body_mode") == "buffered-partial" and mapping.get("destination") != "override-host":
+        return mapping | {"fail_open": False, "failover": False}
+    return mapping
+
+
 WITH_FAILOVER = st.fixed_dictionaries(
     {
         "destination": st.sampled_from(["original-dst", "original-dst-metadata"]),
@@ -67,7 +75,7 @@ WITH_FAILOVER = st.fixed_dictionaries(
         "health_path": st.just("/health"),
     }
 )
-DESCRIPTIONS = st.builds(operator.or_, MAPPINGS, st.just({}) | WITH_FAILOVER).map(described_by)
+DESCRIPTIONS = st.builds(operator.or_, MAPPINGS, st.just({}) | WITH_FAILOVER).map(renderable).map(described_by)
 
 
 def manager(found: Any) -> Any:
@@ -155,6 +163,9 @@ def test_every_route_leads_to_a_cluster_that_is_there_and_generations_have_time(
 def test_retries_are_as_many_as_there_are_nodes_to_try(d: Description) -> None:
     clusters = {one["name"]: one for one in bootstrap(d)["static_resources"]["clusters"]}
     for action in (one["route"] for one in routes(bootstrap(d)) if "route" in one):
+        if d.body_mode in ("streamed", "buffered-partial") and action["cluster"] != "chosen-then-known":
+            assert "retry_policy" not in action, "when extproc fails nodes would get what they have once more"
+            continue
         retries = action["retry_policy"]["num_retries"]
         kind = clusters[action["cluster"]].get("cluster_type")
         if d.destination == "override-host":
@@ -216,17 +227,27 @@ def test_every_note_is_written_somewhere() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [
-        ["--destination", "override-host"],
-        ["--fail-closed", "--destination", "override-host"],
-        [],
-    ],
+    [["--destination", "override-host"], ["--fail-closed", "--destination", "override-host"], []],
 )
 def test_nodes_are_asked_for_where_envoy_needs_them(options: list[str]) -> None:
     result = CliRunner().invoke(cli.main, ["render", "bootstrap", *options])
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith("--node: wanted at least one: o")
     assert CliRunner().invoke(cli.main, ["render", "bootstrap", "--node", "a:1", *options]).exit_code == 0
+
+
+@pytest.mark.parametrize("destination", ["original-dst", "original-dst-metadata", "override-host"])
+@pytest.mark.parametrize("body_mode", ["buffered", "full-duplex", "streamed", "buffered-partial", "none"])
+@pytest.mark.parametrize("is_open", [True, False])
+def test_two_routes_are_refused_where_envoy_would_stay_on_the_first(
+    destination: str, body_mode: str, is_open: bool
+) -> None:
+    given = {"nodes": NODES, "destination": destination, "body_mode": body_mode, "fail_open": is_open}
+    made = render(described_by(given))
+    if is_open and body_mode == "buffered-partial" and destination != "override-host":
+        assert [str(one).partition(": with")[0] for one in made] == [TWO_ROUTES]
+    else:
+        assert isinstance(made, str)
 
 
 def test_options_say_what_a_description_says() -> None:

@@ -51,8 +51,11 @@ async def validate(made: Any, folder: Path) -> None:
 @pytest.mark.parametrize("destination", ["original-dst", "original-dst-metadata", "override-host"])
 @pytest.mark.parametrize("body_mode", ["buffered", "full-duplex", "streamed", "buffered-partial", "none"])
 async def test_envoy_takes_what_istio_makes_of_it(destination: str, body_mode: str, tmp_path: Path) -> None:
-    text = rendered(destination=destination, body_mode=body_mode)
-    await validate(istiomesh.bootstrap(text), tmp_path)
+    is_closed = body_mode == "buffered-partial" and destination != "override-host"
+    made = istiomesh.bootstrap(rendered(destination=destination, body_mode=body_mode, fail_open=not is_closed))
+    actions = [one["route"] for one in routes(made) if "route" in one]
+    assert {"retry_policy" in one for one in actions} == {body_mode not in ("streamed", "buffered-partial")}
+    await validate(made, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +137,9 @@ def test_listed_hosts_are_chosen_of_istios_own_cluster() -> None:
     assert {one["name"] for one in made["static_resources"]["clusters"]} == {ENGINES, "sds-grpc", "extproc"}
     retries = [one["retries"] for one in documents(text)["VirtualService"]["spec"]["http"]]
     assert retries == [{"attempts": 2, "retryOn": "reset,503"}] * 2
+    streamed = rendered(destination="override-host", body_mode="streamed")
+    (*_, last) = documents(streamed)["VirtualService"]["spec"]["http"]
+    assert last["retries"] == {"attempts": 0}, "without a word Istio makes it two"
 
 
 async def test_locality_weights_exclude_a_list_of_hosts_as_the_patch_says(tmp_path: Path) -> None:
@@ -212,6 +218,7 @@ def test_tls_towards_nodes_holds_for_istios_cluster_as_well(tls: dict[str, str],
         (Istio(), {"nodes": [], "fail_open": False}, "nodes"),
         (Istio(), {"routes": [{"prefix": "/v1/"}, {"prefix": "/v2/"}]}, "routes.1.name"),
         (Istio(), {"failover": True}, "failover"),
+        (Istio(), {"body_mode": "buffered-partial"}, "fail_open"),
         (Istio(mesh_tls=IDENTITIES), {"node_tls": TLS}, "node_tls"),
         (Istio(mesh_tls=IDENTITIES), {"processor_tls": TLS}, "processor_tls"),
     ],
