@@ -12,7 +12,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import grpc
@@ -125,16 +125,9 @@ async def serve(config: Config) -> None:
         log.info("listening", **{name: str(address) for name, address in addresses.items()})
 
         await stop.wait()
-        streams_open = processor.streams_open
-        log.info("draining", streams_open=streams_open, agents=ingest.streams_open)
+        log.info("draining", streams_open=processor.streams_open, agents=ingest.streams_open)
         await healths.enter_graceful_shutdown()
-        processor.drain()
-        access_log.drain()
-        ingest.drain()
-        nodes_scaler.drain()
-        await asyncio.gather(*(server.stop(config.drain_s) for server in servers))
-        if streams_open:
-            await asyncio.sleep(LAST_READ_S)
+        await _drain(config.drain_s, servers, processor, access_log, ingest, nodes_scaler)
         log.info("drained", streams_open=processor.streams_open)
     except listening.ListenError as error:
         raise StartError([Fault("listen", "an address that can be listened at", str(error))]) from None
@@ -144,6 +137,21 @@ async def serve(config: Config) -> None:
         await pages.cleanup()
         counter.close()
         journal.close(balancer)
+
+
+async def _drain(
+    drain_s: float,
+    servers: Iterable[grpc.aio.Server],
+    processor: gateway.ExternalProcessor,
+    *others: accesslog.AccessLog | nodes.NodeIngest | scaler.NodesScaler,
+) -> None:
+    """Let streams come to their ends, for as long as that may take."""
+    streams_open = processor.streams_open
+    for one in (processor, *others):
+        one.drain()
+    await asyncio.gather(*(server.stop(drain_s) for server in servers))
+    if streams_open:
+        await asyncio.sleep(LAST_READ_S)
 
 
 def _grpc_servers(
@@ -213,7 +221,7 @@ def _tokenizers(config: Config, metrics: Metrics) -> Tokenizers:
 def _ended(balancer: Balancer, metrics: Metrics, clock: Callable[[], float], answer: AnswerEnded) -> None:
     """Tell the balancer of a finished answer; count it, and how far its engine's count of the prompt is from ours."""
     now_s = clock()
-    failed = endings.failed_before(answer)
+    failed = endings.failed_before(answer, now_s)
     if failed is not None:
         balancer.answered(failed, now_s)
     balancer.answered(endings.of_entry(answer), now_s)

@@ -126,6 +126,11 @@ class Ejections:
             state.probe = None
             self._bar(state, now_s)
 
+    def well_since_s(self, node_id: str) -> float:
+        """When the node was last brought back; long ago if it never was out."""
+        state = self._states.get(node_id)
+        return float("-inf") if state is None else state.well_since_s
+
     def forget(self, node_id: str) -> None:
         """The node is a member no more, or began anew."""
         if self._states.pop(node_id, None) is not None:

@@ -137,13 +137,19 @@ class FleetState:
         """See `Balancer.answered`; its end is told by `finish` besides."""
         reservation = self.ledger.get(answered.request_id)
         node_id = None if answered.host is None else self.table.at(answered.host)
-        if node_id is None and reservation is not None:
+        if answered.host is None and reservation is not None:
             node_id = reservation.node_id
-        if node_id is not None and self.table.get(node_id) is not None:
+        view = None if node_id is None else self.table.get(node_id)
+        if node_id is not None and view is not None and not self._is_old_news(view, answered.at_s):
             members = len(self.table)
             self.ejections.answered(node_id, answered.request_id, answered.ending, now_s, members=members)
         if answered.model is not None and answered.output_tokens is not None:
             self.answers.add(answered.model, answered.output_tokens)
+
+    def _is_old_news(self, view: NodeView, at_s: float | None) -> bool:
+        """Whether the node has become ready or well since."""
+        well_since_s = max(view.ready_since_s, self.ejections.well_since_s(view.snapshot.node_id))
+        return at_s is not None and at_s < well_since_s
 
     def tick(self, now_s: float) -> list[str]:
         """Forget nodes without a word for too long; their ids."""

@@ -182,8 +182,12 @@ class NodeLedger:
 
     def undo(self, entry: Entry) -> None:
         """It never came."""
-        self.held -= entry.left_s is None
+        assert entry.left_s is None, "only those move whose stream is open"
+        self.held -= 1
         self.drop(entry)
+        adapter = entry.reservation.adapter
+        if adapter is not None and all(other.reservation.adapter != adapter for other in self.open.values()):
+            self.adapters.pop(adapter, None)  # nobody has it loaded there
         self.match()
 
     def insert(self, entry: Entry) -> None:
@@ -191,7 +195,7 @@ class NodeLedger:
         one = entry.reservation
         self.open[one.request_id] = entry
         self.open = dict(sorted(self.open.items(), key=lambda item: opened_s(item[1])))
-        self.held += entry.left_s is None
+        self.held += 1
         self.sequences += one.sequences
         if one.adapter is not None:
             self.adapters.setdefault(one.adapter, one.opened_s)

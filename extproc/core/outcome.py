@@ -32,3 +32,5 @@ class Answered(Struct, frozen=True):
     """False: only the head of the answer has come."""
     used_tokens: int | None = None
     """Of prompt and all answers, by the engine's own count."""
+    at_s: float | None = None
+    """When the node fared so, where that is told later, by the balancer's clock; `None`: now."""

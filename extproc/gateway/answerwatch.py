@@ -52,14 +52,15 @@ class AnswerWatch:
             return
         if head.served_by is not None and decision is not None and isinstance(decision.outcome, Chosen):
             self._served(head.served_by, decision.outcome, now_s)
-        self._balancer.answered(Answered(self._request_id, endings.of_status(head.status), over=False), now_s)
+        ending = endings.of_status(head.status)
+        self._balancer.answered(Answered(self._request_id, ending, host=head.served_by, over=False), now_s)
 
     def _served(self, host: str, chosen: Chosen, now_s: float) -> None:
-        """Envoy says who was tried last: those before it in the list have failed."""
+        """Envoy says who was tried last: those before it in the list have failed. Others are none of our business."""
         hosts = (chosen.host, *chosen.others)
-        if host == chosen.host:
+        if host == chosen.host or host not in hosts:
             return
-        for failed in hosts[: hosts.index(host)] if host in hosts else hosts:
+        for failed in hosts[: hosts.index(host)]:
             told = Answered(self._request_id, Ending.UNREACHABLE, host=failed, over=False)
             self._balancer.answered(told, now_s)
         self._balancer.served(self._request_id, host, now_s)

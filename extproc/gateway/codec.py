@@ -69,7 +69,7 @@ def kind_of(message: ProcessingRequest) -> str | None:
 
 
 def event_of(message: ProcessingRequest, wanted: HeadersWanted = NOTHING_MORE, mode: BodyMode | None = None) -> Event:
-    """What a message says; of its headers and metadata what is wanted beside what always is, and `mode` as `head_of`."""
+    """What a message says; of a head what is wanted beside what always is. See `head_of`."""
     match kind_of(message):
         case "request_headers":
             return head_of(message, wanted, mode)

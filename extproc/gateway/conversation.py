@@ -35,7 +35,6 @@ class BodyMode(enum.Enum):
     """In pieces that we hold and give back, with the reply to the headers before them (FULL_DUPLEX_STREAMED)."""
 
 
-DECIDED_AT_HEADERS: Final = (BodyMode.NONE, BodyMode.STREAMED)
 IN_ONE: Final = (BodyMode.BUFFERED, BodyMode.PARTIAL)
 """No more than one message shows the body."""
 REPLACEABLE: Final = (BodyMode.BUFFERED, BodyMode.DUPLEX)

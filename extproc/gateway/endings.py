@@ -56,11 +56,15 @@ def of_entry(ended: AnswerEnded) -> Answered:
     )
 
 
-def failed_before(ended: AnswerEnded) -> Answered | None:
-    """What an entry says of the node that was chosen where another one served in the end; `None`: nothing."""
+def failed_before(ended: AnswerEnded, now_s: float) -> Answered | None:
+    """What an entry says of the node that was chosen where another one served in the end; `None`: nothing.
+
+    It failed when the request began, and the answer may have taken minutes.
+    """
     if ended.failed_host is None:
         return None
-    return Answered(ended.request_id, Ending.UNREACHABLE, host=ended.failed_host, over=False)
+    at_s = now_s - (ended.duration_s or 0.0)
+    return Answered(ended.request_id, Ending.UNREACHABLE, host=ended.failed_host, over=False, at_s=at_s)
 
 
 def _used_tokens(ended: AnswerEnded) -> int | None:

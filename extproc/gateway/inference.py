@@ -21,8 +21,10 @@ from extproc.gateway.conversation import BodyMode, RequestHeaders
 from extproc.gateway.openai import BodyFault, ParsedBody
 from extproc.prompt import CountedPrompt, Prompt
 
-_ALL_OR_NOTHING: Final = ("model", "max_tokens", "max_completion_tokens", "max_output_tokens", "n")
-"""Fields of which a part says something else."""
+PART_BYTES_MAX: Final = 256 * 1024
+"""Of a part so much is read: it is built as Python's values and written anew, on the event loop, within some 10 ms."""
+_NUMBERS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n")
+"""Fields of which the first digits say something else."""
 
 
 def of_head(endpoint: Endpoint, head: RequestHeaders, policy: RoutingPolicy) -> ParsedBody | None:
@@ -61,25 +63,28 @@ def of_part(
     Nothing is refused here: what is wrong with a body that is not known whole is the engine's to say. The field in
     which the part ends is not heard where a piece of it is no value of its own: of a prompt it is.
     """
+    length = head.content_length or len(part)
+    part = part[:PART_BYTES_MAX]
     if openai.items_of(part) > items_max // openai.LENIENT_COST:
         return of_head(endpoint, head, policy)
     try:
         fields = from_json(part, allow_partial="trailing-strings")
+        told = from_json(part, allow_partial=True)  # without the text in which it ends
     except (ValueError, RecursionError):
         return of_head(endpoint, head, policy)
     if not isinstance(fields, dict):
         return of_head(endpoint, head, policy)
     last = next(reversed(fields), None)
-    if last in _ALL_OR_NOTHING:
+    if last in _NUMBERS:
         del fields[last]
-    fields.setdefault("model", named_model(head, policy))
+    fields["model"] = told.get("model", named_model(head, policy))
     if endpoint is Endpoint.CHAT:
         fields.setdefault("messages", [])
     written = json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
     parsed = openai.parse(endpoint, written, items_max)
     if isinstance(parsed, BodyFault):
         return of_head(endpoint, head, policy)
-    unread_bytes = max(0, (head.content_length or 0) - len(part))
+    unread_bytes = max(0, length - len(part))
     return replace(parsed, prompt=replace(parsed.prompt, unread_bytes=unread_bytes, as_usual=False), length_binds=False)
 
 

@@ -9,6 +9,7 @@
 In full duplex nobody but us has the body, so what has come is kept here until it may go on, an error of ours included.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
@@ -77,29 +78,35 @@ class Nothing(OneEach):
 class Duplex:
     """Bodies are held until the request is decided, and given back. Those of answers too where they are shown so."""
 
-    __slots__ = ("_ended", "_held", "_refused", "_released", "can_leave", "is_through")
+    __slots__ = ("_answers_too", "_ended", "_held", "_released", "is_through")
 
     can_wait = False  # full duplex knows no `message_timeout`
 
     def __init__(self, *, answers_too: bool) -> None:
-        self._held: list[bytes] = []
+        self._held: deque[bytes] = deque()
         self._released = False
         self._ended = {"request_body": False, "response_body": False}
         """Whether a body's end was given back: once, though Envoy may say it twice."""
-        self.can_leave = not answers_too
+        self._answers_too = answers_too
         self.is_through = False
+
+    @property
+    def can_leave(self) -> bool:
+        """Answers may begin before the body has ended."""
+        return self.is_through and not self._answers_too
 
     def to(self, message: ProcessingRequest, action: Action) -> Iterator[ProcessingResponse]:
         """See `OneEach.to`."""
         kind = codec.kind_of(message)
         if isinstance(action, Respond):
             self._held.clear()
+            self._ended = dict.fromkeys(self._ended, True)  # Envoy takes nothing more
             self.is_through = self._released = True
             yield codec.reply_of(action, kind)
         elif kind in ("response_headers", "response_trailers", None):
             yield codec.reply_of(action, kind)
         elif kind == "response_body":
-            yield from self._pieces(kind, [message.response_body.body], end=message.response_body.end_of_stream)
+            yield from self._pieces(kind, deque((message.response_body.body,)), end=message.response_body.end_of_stream)
         else:
             yield from self._of_request(message, kind, action)
 
@@ -113,24 +120,26 @@ class Duplex:
         if first is not None and isinstance(action, Continue | SetDestination):
             self._released = True
             if action.body is not None:
-                self._held = [action.body]
+                self._held = deque((action.body,))
             yield first
         if not self._released:
             return
-        held, self._held = self._held, []
-        yield from self._pieces("request_body", held, end=ends)
+        yield from self._pieces("request_body", self._held, end=ends)
         if kind == "request_trailers":
             yield codec.reply_of(_ACKNOWLEDGE, kind)
         self.is_through = self.is_through or ends or kind == "request_trailers" or message.request_headers.end_of_stream
 
-    def _pieces(self, kind: str, held: list[bytes], *, end: bool) -> Iterator[ProcessingResponse]:
+    def _pieces(self, kind: str, held: deque[bytes], *, end: bool) -> Iterator[ProcessingResponse]:
+        """Give back what is held, and let go of it on the way."""
         if self._ended[kind]:
-            return
-        self._ended[kind] = end
-        for last, data in ((at == len(held) - 1, one) for at, one in enumerate(held)):
+            held.clear()
+        elif held:
+            self._ended[kind] = end
+        while held:
+            data = held.popleft()
             whole = range(0, max(1, len(data)), PIECE_BYTES_MAX)
             for start in whole:
-                ends = end and last and start == whole[-1]
+                ends = end and not held and start == whole[-1]
                 if data or ends:
                     part = data if len(data) <= PIECE_BYTES_MAX else data[start : start + PIECE_BYTES_MAX]
                     yield codec.piece(kind, part, end_of_stream=ends)

@@ -108,10 +108,8 @@ class RoutePolicies:
         self._policies_cached_max = policies_cached_max
         self._cached: OrderedDict[str | Asked, tuple[RoutingPolicy, str | None]] = OrderedDict()
 
-    def of(self, asked: str | Asked | list[tuple[str, str]] | None) -> tuple[RoutingPolicy, str | None]:
+    def of(self, asked: str | Asked | None) -> tuple[RoutingPolicy, str | None]:
         """The policy for a request, and what was wrong with the one asked for."""
-        if isinstance(asked, list):  # LEAD: goes once tests/test_envoyplaces.py says `policies.of(value)`
-            asked = asked[-1][1]
         if not asked:
             return self.default, None
         found = self._cached.get(asked)

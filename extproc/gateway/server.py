@@ -164,11 +164,12 @@ class ExternalProcessor:
                 action = await self._action(stream, message)
                 if session.leaves and replies.can_leave and self._leave(session):
                     return  # which sends the message on its way as well, for less
-                for reply in self._replies(replies, message, action):
+                for reply in self._replies(stream, message, action):
                     await context.write(reply)
                     del reply
                 del message, action  # each may be a whole body, and the next message may be hours away
                 if session.decided and not was_decided:
+                    session.written()
                     self._settle()
                 rests = session.decided and replies.is_through
                 message = await (self._rests.read(context) if rests else context.read())
@@ -189,14 +190,15 @@ class ExternalProcessor:
         request_id = f"{self._boot}-{next(self._request_ids)}"
         strict = self._policies_strict
         session = Session(self._balancer, policy, fault, self._budget, self._limits, request_id, strict=strict)
-        return _Stream(session, headers_wanted(policy), mode_of(first), replies_to(first), context)
+        passing = Continue(unnamed=policy.destination)
+        return _Stream(session, headers_wanted(policy), mode_of(first), replies_to(first), passing, context)
 
-    def _replies(self, replies: Replies, message: ProcessingRequest, action: Action) -> Iterator[ProcessingResponse]:
+    def _replies(self, stream: "_Stream", message: ProcessingRequest, action: Action) -> Iterator[ProcessingResponse]:
         try:
-            yield from replies.to(message, action)
+            yield from stream.replies.to(message, action)
         except Exception:  # noqa: BLE001
             self._our_error("reply")
-            yield from replies.to(message, Continue())
+            yield from stream.replies.to(message, stream.passing)
 
     async def _action(self, stream: "_Stream", message: ProcessingRequest) -> Action:
         session = stream.session
@@ -205,7 +207,7 @@ class ExternalProcessor:
             action, began_s = await self._answer(stream, message)
         except Exception:  # noqa: BLE001
             self._our_error("answer")
-            action, began_s = (Acknowledge(), 0.0) if was_decided else self._recover(session)
+            action, began_s = (Acknowledge(), 0.0) if was_decided else self._recover(stream)
         if session.decided and not was_decided:
             self._note(session, action, time.perf_counter() - began_s)
         return action
@@ -237,13 +239,13 @@ class ExternalProcessor:
             action = session.receive(Admitted(decision), self._clock())
         return action, began_s
 
-    def _recover(self, session: Session) -> tuple[Action, float]:
+    def _recover(self, stream: "_Stream") -> tuple[Action, float]:
         began_s = time.perf_counter()
         try:
-            return session.recover(self._clock()), began_s
+            return stream.session.recover(self._clock()), began_s
         except Exception:  # noqa: BLE001
             self._our_error("recovery")
-            return Continue(), began_s
+            return stream.passing, began_s
 
     def _settle(self) -> None:
         try:
@@ -281,4 +283,6 @@ class _Stream(NamedTuple):
     wanted: HeadersWanted
     mode: BodyMode
     replies: Replies
+    passing: Continue
+    """The last resort after errors of ours: the request goes on, and nowhere that its client named."""
     context: _Context

@@ -16,7 +16,7 @@ DECIDED   The reply to the latest message carried the decision. Whatever comes n
           answer is looked at (`answerwatch`). The stream stays open for as long as the response runs, or until it is
           left: closing the session ends the balancer's reservation.
 
-Room is given back at the decision, or at the stream's end; that of a body that nobody reads, when it has come.
+Room is given back at the decision, in full duplex when that is written, or at the stream's end.
 
 Where the policy gives the request another model than its body names, the reply to the whole body carries it anew. Where
 the policy or Envoy only observes, all is decided and kept, nothing counted, and nothing said.
@@ -37,7 +37,6 @@ from extproc.gateway.actions import Actions
 from extproc.gateway.answerwatch import AnswerWatch
 from extproc.gateway.budget import BodyBudget
 from extproc.gateway.conversation import (
-    DECIDED_AT_HEADERS,
     IN_ONE,
     REPLACEABLE,
     Acknowledge,
@@ -140,7 +139,7 @@ class Session:
             case RequestBody():
                 if self._state is _State.BODY:
                     return self._body(event, now_s)
-                self._drop_body()
+                self._upload.drop()
                 return _ACKNOWLEDGE
             case TokensCounted():
                 assert self._state is _State.COUNTING, "tokens counted that were not asked for"
@@ -170,6 +169,10 @@ class Session:
             return self._fallback(now_s)
         return _ACKNOWLEDGE if self.decision is None else self._carry_out(self.decision)
 
+    def written(self) -> None:
+        """The decision has been written to Envoy, and what was held of the body with it."""
+        self._upload.drop()
+
     def recount(self, count: TokenCount) -> None:
         """The tokens were estimated for the decision and are counted now. Ignored once the stream has ended."""
         if self._routed is not None:
@@ -181,8 +184,7 @@ class Session:
 
     def close(self, now_s: float) -> None:
         """The stream has ended: give everything back, but for the reservation of a stream that was left. Idempotent."""
-        self._state = _State.DECIDED
-        self._drop_body()
+        self._say(_ACKNOWLEDGE)
         self._routed = None
         self._watch.close(now_s)
 
@@ -193,11 +195,11 @@ class Session:
         if said is not None:
             return self._say(said)
         if not head.end_of_stream:
-            overflow = self._upload.announced(head.content_length or 0)
+            overflow = self._upload.announced(head.content_length or 0, comes=head.mode is not BodyMode.NONE)
             if overflow is not None:
                 return self._say(self._actions.overflow(overflow))
             self._endpoint = openai.endpoint_of(head.method, head.path)
-        decides = head.mode in DECIDED_AT_HEADERS and not head.observed
+        decides = head.mode is BodyMode.NONE or (head.mode is BodyMode.STREAMED and not head.observed)
         if self._endpoint is not None and not decides:
             return _ACKNOWLEDGE
         parsed = None if self._endpoint is None else inference.of_head(self._endpoint, head, self._policy)
@@ -215,9 +217,7 @@ class Session:
         if self._state is _State.BODY and (self._head.mode is BodyMode.DUPLEX or self._actions.observed):
             return self._body_come(now_s, ended=True)
         # Without a whole body before them it is too late to name a node: their reply cannot set headers.
-        self._drop_body()
-        self._state = _State.DECIDED
-        return _ACKNOWLEDGE
+        return self._say(_ACKNOWLEDGE)
 
     def _body_come(self, now_s: float, *, ended: bool) -> Action:
         """All has come that will be shown."""
@@ -285,16 +285,16 @@ class Session:
         self._state = _State.DECIDED
         body_wanted = not body_follows or self._head.mode is BodyMode.DUPLEX  # there nobody but us has it
         action = self._actions.of(decision, self._model, body_wanted=body_wanted)
-        if not body_follows:
-            self._drop_body()  # not before: after an error of ours the action is made again
+        self._parsed = None  # not before: after an error of ours the action is made again
+        if self._head.mode is BodyMode.DUPLEX:
+            self._upload.forget()  # what has come is held until it is `written`
+        else:
+            self._upload.drop()
         return action
 
     def _say(self, action: Action) -> Action:
-        """Something is said without asking the balancer."""
-        self._drop_body()
-        self._state = _State.DECIDED
-        return action
-
-    def _drop_body(self) -> None:
+        """Something is said without asking the balancer, and the body is dropped."""
         self._parsed = None
         self._upload.drop()
+        self._state = _State.DECIDED
+        return action

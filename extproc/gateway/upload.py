@@ -26,11 +26,14 @@ class Upload:
         self._chunks: list[bytes] = []
         self.bytes_come = 0
 
-    def announced(self, amount: int) -> Overflow | None:
-        """What the headers say of its length: what is too much is refused before Envoy buffers it."""
+    def announced(self, amount: int, *, comes: bool = True) -> Overflow | None:
+        """What the headers say of its length: what is too much is refused before Envoy buffers it.
+
+        What never `comes` here takes no room.
+        """
         if amount > self._limits.body_bytes_max:
             return Overflow.TOO_LARGE
-        if amount >= self._limits.body_claim_bytes_min and not self._share.claim(amount):
+        if comes and amount >= self._limits.body_claim_bytes_min and not self._share.claim(amount):
             return Overflow.NO_ROOM
         return None
 

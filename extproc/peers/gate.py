@@ -89,7 +89,7 @@ def names_of(auth_context: Any) -> set[str]:
     named = "peer_dns" if "x509_subject_alternative_name" in auth_context else "x509_common_name"
     # What looks like a URI there is none: an authority may sign any text as a name, and not mean a service by it.
     found = [name for name in auth_context.get(named, ()) if b"://" not in name]
-    found += auth_context.get("peer_uri", ())
+    found += [name for name in auth_context.get("peer_uri", ()) if b"://" in name]  # urn:a.b is no name of a host
     return {name.decode("ascii", "backslashreplace") for name in found if name}
 
 

@@ -16,7 +16,7 @@ def connection_manager(d: Description) -> Part:
         stat_prefix="llm",
         early_header_mutation_extensions=early_removal(),
         use_remote_address=True,
-        internal_address_config={"unix_sockets": False},
+        internal_address_config={"cidr_ranges": [{"address_prefix": "255.255.255.255", "prefix_len": 32}]},
         preserve_external_request_id=True,
         always_set_request_id_in_response=True,
         normalize_path=True,

@@ -19,8 +19,11 @@ _MANAGER = {
     "use_remote_address": (
         "\nThe id stands in our access log, in extproc's /decisions (x_request_id) and in the answer: a request can be "
         "followed. With use_remote_address Envoy takes away what would steer it, x-envoy-retry-on, "
-        "x-envoy-upstream-rq-timeout-ms and the like, from all who are not internal: here that is nobody, where Envoys "
-        "of old take every private address for internal."
+        "x-envoy-upstream-rq-timeout-ms and the like, from all who are not internal."
+    ),
+    "internal_address_config": (
+        "Nobody is internal. By default every private address is, and so each client behind a balancer of one's own: it "
+        "could have a request tried again and again, or forge the path of the access log."
     ),
     "normalize_path": (
         "Policies and what engines are asked at all hang on path prefixes: `/batch/../v1` must not slip through as the "

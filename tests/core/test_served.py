@@ -10,7 +10,7 @@ from extproc.core.balancer import Balancer
 from extproc.core.outcome import Answered, Ending
 from extproc.core.request import InferenceRequest
 from extproc.core.settings import EjectionSettings
-from extproc.core.snapshot import NO_LOAD, NodeReported, OwnLoad, ServedModel
+from extproc.core.snapshot import NO_LOAD, NodeLeft, NodeReported, OwnLoad, ServedModel
 from tests.core.fleet import MODEL, NOW_S, POLICY, SETTINGS, balancer, counts_of, node_of, request, snapshot
 from tests.core.waiters import Crowd
 
@@ -174,3 +174,50 @@ def test_nothing_leaks_however_often_they_move(moves: list[tuple[int, str, bool]
     for name, node in fleet._fleet.ledger._nodes.items():
         assert (node.open, node.held, node.sequences, node.tokens, node.unseen) == ({}, 0, 0, 0, 0), name
     assert fleet.requests_open == 0
+
+
+def test_an_adapter_that_only_it_would_have_loaded_is_not_expected_there_any_more() -> None:
+    lora = (ServedModel(MODEL), ServedModel("lora", loaded=False))
+    fleet = balancer(snapshot("a", models=lora), snapshot("b", models=lora, requests_waiting=50), snapshot("c"))
+    assert node_of(fleet.route(request("r1", model="lora"), POLICY, NOW_S)) == "a"
+    assert node_of(fleet.route(request("r2", model="lora"), POLICY, NOW_S)) == "a"
+    loading = {view.snapshot.node_id: set(view.own.adapters_sent) for view in fleet.views()}
+    assert loading == {"a": {"lora"}, "b": set(), "c": set()}
+    for moved, left in (("r1", {"lora"}), ("r2", set())):
+        fleet.served(moved, B, NOW_S + 0.1)
+        loading = {view.snapshot.node_id: set(view.own.adapters_sent) for view in fleet.views()}
+        assert loading == {"a": left, "b": {"lora"}, "c": set()}
+
+
+def test_one_that_moves_off_a_node_that_has_gone_leaves_nothing_of_it() -> None:
+    fleet = sent_to_a(request("r1"))
+    fleet.observe(NodeLeft("a", "boot-1"), NOW_S + 0.1)
+    fleet.served("r1", B, NOW_S + 0.2)
+    assert set(fleet._fleet.ledger._nodes) == {"b"}
+    fleet.finish("r1", NOW_S + 0.3)
+    assert fleet.requests_open == 0
+
+
+def failed(at_s: float | None) -> Answered:
+    return Answered("other-1", Ending.UNREACHABLE, host=A, over=False, at_s=at_s)
+
+
+@pytest.mark.parametrize(("at_s", "out"), [(None, True), (NOW_S + 7.5, True), (NOW_S + 6.5, False)])
+def test_a_failure_of_before_the_node_was_well_again_is_no_news(at_s: float | None, out: bool) -> None:
+    fleet = sent_to_a(request("r1"))
+    fleet.answered(Answered("r1", Ending.UNREACHABLE), NOW_S)
+    for name in "ab":
+        fleet.observe(NodeReported(snapshot(name, sequence=2, requests_waiting=50 * (name == "b"))), NOW_S + 6)
+    assert node_of(fleet.route(request("trial"), POLICY, NOW_S + 6)) == "a"
+    fleet.answered(Answered("trial", Ending.SERVED), NOW_S + 7)
+    assert fleet.out_until_s == {}
+    fleet.answered(failed(at_s), NOW_S + 8)
+    assert set(fleet.out_until_s) == ({"a"} if out else set())
+
+
+@pytest.mark.parametrize(("at_s", "out"), [(NOW_S + 10, True), (NOW_S + 4, False)])
+def test_a_failure_of_before_the_node_became_ready_is_no_news(at_s: float, out: bool) -> None:
+    fleet = balancer(snapshot("b"))
+    fleet.observe(NodeReported(snapshot("a")), NOW_S + 5)
+    fleet.answered(failed(at_s), NOW_S + 60)
+    assert set(fleet.out_until_s) == ({"a"} if out else set())

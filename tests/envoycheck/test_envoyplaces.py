@@ -7,7 +7,7 @@ import pytest
 from extproc.config import Config
 from extproc.envoycheck import bodies, needs
 from extproc.envoycheck.processors import Processors, processors_of
-from extproc.gateway.routepolicy import FAULT_CHARS_MAX, KEY, RoutePolicies
+from extproc.gateway.routepolicy import FAULT_CHARS_MAX, RoutePolicies
 from tests.bootstraps import (
     EVERYTHING,
     FILTER,
@@ -75,7 +75,7 @@ def test_policies_that_routes_ask_for_are_read_as_serve_reads_them(value: str, *
     at = f"{OWN}.overrides.grpc_initial_metadata.1.value" if of_a_route else f"{METADATA}.1.value"
     assert sorted(found(bootstrap(made), EVERYTHING)) == [f"{at}{fault}" for fault in INLINE[value]]
     policies = RoutePolicies(EVERYTHING.policies, EVERYTHING.policies["default"], classes=EVERYTHING.classes)
-    _, fault = policies.of([(KEY, value)])
+    _, fault = policies.of(value)
     assert (fault is None) == (INLINE[value] == [])
     assert fault is None or len(fault) <= FAULT_CHARS_MAX
 

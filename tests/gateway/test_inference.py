@@ -69,7 +69,8 @@ def test_a_part_tells_what_stands_in_it_and_the_rest_by_its_size() -> None:
     ("part", "model", "limit"),
     [
         (b'{"messages": [], "model": "llama-7', "of-the-header", None),
-        (b'{"messages": [], "model": "llama-70b"', "of-the-header", None),  # a field may end here or go on: not told
+        (b'{"messages": [], "model": "llama-70b"', "llama-70b", None),
+        (b'{"model": "llama-70b", "messages": [], "model": "lla', "llama-70b", None),
         (b'{"messages": [], "model": "llama-70b", "max_tokens": 12', "llama-70b", None),
         (b'{"messages": [], "model": "llama-70b", "max_tokens": 12, "n": 1', "llama-70b", 12),
         (b'{"model": "llama-70b", "messages": [{"role": "user", "content": "a', "llama-70b", None),
@@ -106,6 +107,16 @@ def test_a_part_of_too_many_items_is_not_read(spare: int, read: bool) -> None:
     parsed = of_part(part, endpoint=Endpoint.COMPLETION, model="h", items_max=items_max)
     assert parsed is not None
     assert parsed.model == ("m" if read else "h")
+
+
+def test_of_a_long_part_the_beginning_is_read() -> None:
+    beginning = b'{"model": "m", "prompt": "'
+    part = beginning + b"x" * (inference.PART_BYTES_MAX + 1000)
+    for length, unread_bytes in ((None, 1000), (len(part) + 5, 1005)):
+        parsed = of_part(part, endpoint=Endpoint.COMPLETION, length=length)
+        assert parsed is not None
+        assert parsed.prompt.unread_bytes == unread_bytes + len(beginning)
+        assert sum(map(len, texts_of(parsed.prompt))) == inference.PART_BYTES_MAX - len(beginning)
 
 
 @pytest.mark.parametrize(

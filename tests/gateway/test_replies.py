@@ -138,14 +138,31 @@ def test_a_refusal_is_all_that_is_said() -> None:
     list(replies.to(HEAD, ACK))
     assert kinds(list(replies.to(piece(b"abc"), RESPOND))) == ["immediate_response"]
     assert replies.is_through
+    assert list(replies.to(piece(b"def", end=True), ACK)) == [], "Envoy takes nothing more"
+
+
+def test_what_is_given_back_is_held_no_longer() -> None:
+    replies = duplex()
+    for message in (HEAD, piece(b"abc"), piece(b"def")):
+        list(replies.to(message, ACK))
+    told = replies.to(piece(b"", end=True), CHOSEN)
+    held = [len(replies._held) for _ in told]
+    assert held == [3, 2, 1, 0]
+
+
+def test_a_refusal_of_a_streamed_request_ends_it() -> None:
+    replies = replies_to(first(ProcessingMode.STREAMED))
+    list(replies.to(HEAD, RESPOND))
+    assert replies.is_through
 
 
 @pytest.mark.parametrize("answers", [False, True])
 def test_answers_shown_in_full_duplex_are_given_back_too(answers: bool) -> None:
     shown = ProcessingMode.FULL_DUPLEX_STREAMED if answers else ProcessingMode.NONE
     replies = replies_to(first(ProcessingMode.FULL_DUPLEX_STREAMED, answers=shown))
-    assert replies.can_leave is not answers
+    assert not replies.can_leave, "before the body has ended"
     list(replies.to(ProcessingRequest(request_headers=HttpHeaders(end_of_stream=True)), CHOSEN))
+    assert replies.can_leave is not answers
     head = list(replies.to(ProcessingRequest(response_headers=HttpHeaders()), ACK))
     assert kinds(head) == ["response_headers"]
     told = [reply for one in (b"a", b"b") for reply in replies.to(answer_piece(one), ACK)]

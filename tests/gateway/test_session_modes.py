@@ -1,7 +1,6 @@
-"""What a session does in each mode of the body, and where policy or Envoy only observes."""
+"""What a session does in each mode of the body, with each kind of destination."""
 
 import json
-from typing import Any
 
 import pytest
 
@@ -10,7 +9,6 @@ from extproc.core.policy import RoutingPolicy
 from extproc.core.request import CountSource, TokenCount
 from extproc.core.snapshot import ServedModel
 from extproc.gateway.conversation import (
-    Action,
     Admitted,
     BodyMode,
     Continue,
@@ -120,77 +118,6 @@ def test_a_part_without_a_model_goes_by_turns_and_a_whole_body_without_one_is_re
     assert error_of(talk.say(whole(b'{"messages": []}')))["status"] == 400
 
 
-OBSERVED: list[dict[str, Any]] = [{"policy": OBSERVE}, {}]
-
-
-def observed(talk: Talk, **changes: Any) -> list[Action]:
-    """The answers to head and body of a request that is only observed, by the policy or by Envoy."""
-    by_envoy = talk.session._policy.mode != "observe"
-    mode = BodyMode.STREAMED if by_envoy else BodyMode.BUFFERED
-    body = changes.pop("body", chat())
-    return [talk.say(headers(mode=mode, observed=by_envoy, **changes)), talk.say(whole(body))]
-
-
-@pytest.mark.parametrize("how", OBSERVED)
-def test_what_is_only_observed_is_decided_and_kept_and_nothing_is_done(how: dict[str, Any]) -> None:
-    nodes = fleet()
-    talk = Talk(nodes, **how)
-    _, action = observed(talk)
-    assert isinstance(action, Continue)
-    assert (action.body, told(action)["node"], told(action)["arm"]) == (None, "a", "observed")
-    assert nodes.requests_open == 0
-    assert [one.arm for one in nodes.decisions(5)] == ["observed"]
-    assert talk.session.decision is not None
-    talk.say(ResponseHeaders(500, "10.9.9.9:80"))
-    assert nodes.out_until_s == {}
-    talk.session.close(NOW_S)
-
-
-@pytest.mark.parametrize("how", OBSERVED)
-@pytest.mark.parametrize(
-    ("changes", "outcome"),
-    [
-        ({"body": b"no json"}, "invalid_request"),
-        ({"body": chat(model="nobody's")}, "model_not_found"),
-        ({"content_length": 10_001}, "request_too_large"),
-        ({"body": b"x" * 10_001}, "request_too_large"),
-    ],
-)
-def test_what_is_only_observed_is_never_refused(how: dict[str, Any], changes: dict[str, Any], outcome: str) -> None:
-    talk = Talk(fleet(), **how)
-    actions = observed(talk, **changes)
-    said = [one for one in actions if isinstance(one, Continue)]
-    assert [told(one)["outcome"] for one in said] == [outcome]
-    assert [one for one in actions if one not in said] == [ACKNOWLEDGE]
-    assert talk.budget.bytes_reserved == 0
-
-
-def test_what_a_policy_only_observes_is_decided_for_the_model_that_its_alias_stands_for() -> None:
-    policy = RoutingPolicy(mode="observe", aliases={"fast": {MODEL: 1}})
-    _, action = observed(Talk(fleet(), policy=policy), body=chat(model="fast"))
-    assert isinstance(action, Continue)
-    assert (told(action)["model"], told(action)["model_asked"], action.body) == (MODEL, "fast", None)
-
-
-@pytest.mark.parametrize("how", OBSERVED)
-def test_what_is_only_observed_never_waits(how: dict[str, Any]) -> None:
-    policy = how.get("policy", RoutingPolicy()).model_copy(update={"priority": "batch"})
-    _, action = observed(Talk(full(), policy=policy))
-    assert isinstance(action, Continue)
-    assert told(action)["outcome"] == "overloaded"
-
-
-@pytest.mark.parametrize("how", OBSERVED)
-def test_what_is_no_inference_takes_no_turn_where_it_is_only_observed(how: dict[str, Any]) -> None:
-    nodes = fleet()
-    talk = Talk(nodes, **how)
-    by_envoy = "policy" not in how
-    action = talk.say(headers("/upload", observed=by_envoy))
-    assert isinstance(action, Continue)
-    assert told(action)["outcome"] == "uninspected"
-    assert talk.session.decision is None
-
-
 def test_a_policy_that_is_off_lets_everything_pass() -> None:
     nodes = fleet()
     talk = Talk(nodes, policy=RoutingPolicy(mode="off"))
@@ -251,10 +178,11 @@ def test_the_reservation_is_where_the_request_was_served_and_who_failed_before_i
 
 @pytest.mark.parametrize("served_by", [None, "10.9.9.9:80"])
 def test_a_served_host_that_is_not_known_moves_nothing(served_by: str | None) -> None:
-    nodes = balancer(snapshot("a"))
+    nodes = balancer(snapshot("a"), snapshot("b", models=(ServedModel("other"),)))
     talk = Talk(nodes, policy=LIST)
-    talk.say(headers(), whole(chat()), ResponseHeaders(200, served_by))
-    assert sent(nodes) == {"a": 1}
+    talk.say(headers(), whole(chat()), ResponseHeaders(503 if served_by else 200, served_by))
+    assert sent(nodes) == {"a": 1, "b": 0}
+    assert nodes.out_until_s == {}, "nor is it any node's answer"
 
 
 def test_in_full_duplex_a_request_waits_and_goes_as_in_others() -> None:
@@ -264,3 +192,25 @@ def test_in_full_duplex_a_request_waits_and_goes_as_in_others() -> None:
     assert isinstance(waits, Wait)
     assert admit(nodes, talk) == {}
     assert isinstance(talk.session.receive(Admitted(nodes.drain(NOW_S)[0]), NOW_S), Respond)
+
+
+def test_what_is_no_inference_keeps_to_its_subset_too() -> None:
+    nodes = balancer(snapshot("a"), snapshot("b"), snapshot("c"))
+    for one in ("c", "a", "c"):
+        action = Talk(nodes).say(headers("/v1/models", subset=(snapshot(one).host,)))
+        assert destination_of(action) == snapshot(one).host
+
+
+def test_a_body_that_envoy_never_shows_takes_no_room_but_has_its_limit() -> None:
+    talk = Talk(fleet())
+    assert destination_of(talk.say(headers(mode=BodyMode.NONE, named=NAMED, content_length=10_000)))
+    assert talk.budget.bytes_reserved == 0
+    assert error_of(Talk(fleet()).say(headers(mode=BodyMode.NONE, content_length=10_001)))["status"] == 413
+
+
+def test_in_full_duplex_the_body_counts_until_it_is_given_back() -> None:
+    talk = Talk(fleet())
+    talk.say(headers(mode=BodyMode.DUPLEX), later(chat()), whole(b""))
+    assert talk.budget.bytes_reserved == len(chat())
+    talk.session.written()
+    assert talk.budget.bytes_reserved == 0

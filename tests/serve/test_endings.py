@@ -51,5 +51,7 @@ def test_a_node_that_failed_before_another_served_is_left_out() -> None:
     ended = AnswerEnded(
         "other-1", 200, "via_upstream", (), other, 0.25, 2.0, MODEL, 10, True, None, 9, failed_host=host
     )
-    _ended(fleet, Metrics(), lambda: NOW_S, ended)
+    _ended(fleet, Metrics(), lambda: NOW_S + 1.9, ended)
+    assert fleet.out_until_s == {}, "that was before it was ready"
+    _ended(fleet, Metrics(), lambda: NOW_S + 2.1, ended)
     assert set(fleet.out_until_s) == {"a"}
