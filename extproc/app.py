@@ -95,7 +95,6 @@ async def serve(config: Config) -> None:
         clock,
         boot=boot,
         ends_are_told=lambda: access_log.streams_open > 0,
-        policies_strict=config.policies_strict,
     )
     ingest = nodes.NodeIngest(
         balancer, config.hosts_allowed, metrics, clock, log, streams_max=config.limits.agent_streams_max
@@ -226,6 +225,8 @@ def _ended(balancer: Balancer, metrics: Metrics, clock: Callable[[], float], ans
         balancer.answered(failed, now_s)
     balancer.answered(endings.of_entry(answer), now_s)
     metrics.answers.ended(answer.status, answer.completion_tokens, answer.first_byte_s, answer.duration_s, answer.arm)
+    if answer.unheeded:
+        metrics.answers.unheeded()
     log.debug("answer ended", **msgspec.structs.asdict(answer))
     if answer.prompt_tokens is not None and answer.counted_tokens is not None:
         metrics.tokens.usage_difference(answer.prompt_tokens - answer.counted_tokens, answer.counted_exactly)
@@ -238,6 +239,7 @@ def _policies(config: Config) -> RoutePolicies:
         policy_bytes_max=config.limits.policy_bytes_max,
         policies_cached_max=config.limits.policies_cached_max,
         classes=config.classes,
+        strict=config.policies_strict,
     )
 
 

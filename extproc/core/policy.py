@@ -1,7 +1,7 @@
 """How a route wants its requests routed, and how a mapping becomes that."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -57,6 +57,7 @@ def _claim(text: str) -> str:
 
 
 Destination = Literal["original-dst", "original-dst-metadata", "override-host"]
+DESTINATIONS: Final[tuple[Destination, ...]] = get_args(Destination)
 PolicyName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 HeaderName = Annotated[
     str,

@@ -80,6 +80,8 @@ class AnswerEnded(Struct, frozen=True):
     """Answers that it asked for, at least 1."""
     failed_host: str | None = None
     """The host that was chosen, where Envoy tried it in vain and then another."""
+    unheeded: bool = False
+    """Envoy went to another host than the chosen one at its first attempt."""
     arm: str = ""
     """The canary's, where its policy has one."""
 
@@ -95,12 +97,15 @@ def read(entry: HTTPAccessLogEntry) -> AnswerEnded | None:
     if not 0 < len(request_id) <= REQUEST_ID_CHARS_MAX:  # a part of an id would be another id
         return None
     status = entry.response.response_code.value
+    chosen, last = _text(ours, "host"), _host(entry)
+    elsewhere = chosen != "" and last is not None and last != chosen
+    tried_again = elsewhere and common.upstream_request_attempt_count > 1
     return AnswerEnded(
         request_id=request_id,
         status=status if 100 <= status <= 599 else 0,
         details=entry.response.response_code_details[:TEXT_CHARS_MAX],
         flags=tuple(flag.name for flag, value in common.response_flags.ListFields() if value is True),
-        upstream_host=_host(entry),
+        upstream_host=last,
         first_byte_s=_seconds(common, "time_to_first_upstream_rx_byte"),
         duration_s=_seconds(common, "duration"),
         model=model if 0 < len(model) <= MODEL_CHARS_MAX else None,
@@ -109,7 +114,8 @@ def read(entry: HTTPAccessLogEntry) -> AnswerEnded | None:
         prompt_tokens=None if usage is None else _count(usage, "prompt_tokens"),
         completion_tokens=None if usage is None else _count(usage, "completion_tokens"),
         sequences=_count(ours, "sequences") or 1,
-        failed_host=_failed_host(common, _text(ours, "host"), _host(entry)),
+        failed_host=chosen if tried_again and _is_host(chosen) else None,
+        unheeded=elsewhere and not tried_again and _text(ours, "outcome") != "observed",
         arm=_text(ours, "arm")[:TEXT_CHARS_MAX],
     )
 
@@ -137,9 +143,8 @@ def _seconds(common: AccessLogCommon, name: str) -> float | None:
     return seconds if 0 <= seconds <= SECONDS_MAX else None
 
 
-def _failed_host(common: AccessLogCommon, chosen: str, last: str | None) -> str | None:
-    tried_again = common.upstream_request_attempt_count > 1 and last is not None and last != chosen
-    return chosen if tried_again and 0 < len(chosen) <= TEXT_CHARS_MAX else None
+def _is_host(text: str) -> bool:
+    return 0 < len(text) <= TEXT_CHARS_MAX
 
 
 def _host(entry: HTTPAccessLogEntry) -> str | None:

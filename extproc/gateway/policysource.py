@@ -21,7 +21,7 @@ from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.struct_pb2 import Struct
 
 from extproc.core.settings import Fault, shown
-from extproc.gateway.routepolicy import KEY, Asked
+from extproc.gateway.routepolicy import DESTINATION_KEY, KEY, Asked
 
 NAMESPACE: Final = "extproc.policy"
 POLICY_FIELD: Final = "policy"
@@ -39,6 +39,15 @@ def asked(invocation_metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
         if key == KEY:
             value = one  # the last one holds: Envoy appends the route's to the filter's
     return value if value is None or isinstance(value, str) else value.decode("utf-8", "replace")
+
+
+def destination(invocation_metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
+    """How this Envoy wants to be told of nodes, as its filter or the route says. Never raises."""
+    value: str | bytes | None = None
+    for key, one in invocation_metadata:
+        if key == DESTINATION_KEY:
+            value = one
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def asked_in(message: ProcessingRequest) -> str | Asked | None:

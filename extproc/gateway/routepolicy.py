@@ -11,13 +11,16 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from extproc.core.policy import RoutingPolicy, policy_from_mapping
+from extproc.core.policy import DESTINATIONS, RoutingPolicy, policy_from_mapping
 from extproc.core.settings import Fault, shown
 from extproc.gateway.conversation import HeadersWanted
 
 KEY = "x-extproc-policy"
 """Set by `grpc_service.initial_metadata` of the filter or `ExtProcPerRoute.overrides.grpc_initial_metadata` of a route:
 the name of a policy of ours, or a policy as a JSON object. Clients cannot set it."""
+
+DESTINATION_KEY = "x-extproc-destination"
+"""Beside it: a destination that holds instead of the policy's. How an Envoy is told is a matter of its own clusters."""
 
 INLINE_NAME = "inline"
 """What a policy written in Envoy's configuration is called where it does not name itself."""
@@ -99,17 +102,42 @@ class RoutePolicies:
         policy_bytes_max: int = 16 * 1024,
         policies_cached_max: int = 256,
         classes: Collection[str] | None = None,
+        strict: bool = False,
     ) -> None:
+        self.strict = strict
+        """Whether requests are refused whose route asks for what cannot be used."""
         self._policies = policies
         self._classes = classes
         self.default = default
         """Serves routes that name no policy, or none that can be used."""
         self._policy_bytes_max = policy_bytes_max
         self._policies_cached_max = policies_cached_max
-        self._cached: OrderedDict[str | Asked, tuple[RoutingPolicy, str | None]] = OrderedDict()
+        self._cached: OrderedDict[_Key, tuple[RoutingPolicy, str | None]] = OrderedDict()
 
-    def of(self, asked: str | Asked | None) -> tuple[RoutingPolicy, str | None]:
-        """The policy for a request, and what was wrong with the one asked for."""
+    def of(self, asked: str | Asked | None, destination: str | None = None) -> tuple[RoutingPolicy, str | None]:
+        """The policy for a request, and what was wrong with the one asked for.
+
+        Where Envoy says by which `destination` it wants to be told, that holds instead of the policy's.
+        """
+        policy, fault = self._of(asked)
+        if destination is None or destination == policy.destination:
+            return policy, fault
+        if destination not in DESTINATIONS:
+            return policy, fault or self._no_destination(shown(destination))[1]
+        key = (None if fault else asked, destination)  # a text that is a fault may be long, and is not kept
+        found = self._cached.get(key)
+        if found is None:
+            found = self._keep(key, (policy.model_copy(update={"destination": destination}), None))
+        else:
+            self._cached.move_to_end(key)
+        return found[0], fault
+
+    def _no_destination(self, told: str) -> tuple[RoutingPolicy, str | None]:
+        key = (DESTINATION_KEY, told)
+        wanted = Fault(DESTINATION_KEY, f"one of {', '.join(DESTINATIONS)}", told)
+        return self._cached.get(key) or self._keep(key, self._fault(told, str(wanted)))
+
+    def _of(self, asked: str | Asked | None) -> tuple[RoutingPolicy, str | None]:
         if not asked:
             return self.default, None
         found = self._cached.get(asked)
@@ -127,7 +155,7 @@ class RoutePolicies:
         found = self._cached.get(key)
         return found or self._keep(key, self._fault(key, f"wanted at most {self._policy_bytes_max} bytes, got {size}"))
 
-    def _keep(self, key: str | Asked, found: tuple[RoutingPolicy, str | None]) -> tuple[RoutingPolicy, str | None]:
+    def _keep(self, key: "_Key", found: tuple[RoutingPolicy, str | None]) -> tuple[RoutingPolicy, str | None]:
         self._cached[key] = found
         if len(self._cached) > self._policies_cached_max:
             self._cached.popitem(last=False)
@@ -148,5 +176,9 @@ class RoutePolicies:
 
     def _fault(self, asked: str, fault: str) -> tuple[RoutingPolicy, str]:
         fault = fault[:FAULT_CHARS_MAX]
-        log.warning("policy of a route not usable", policy=asked[:200], fault=fault, used=self.default.name)
+        served = "answered 500" if self.strict else f"served by policy {self.default.name}"
+        log.warning("policy of a route not usable", policy=asked[:200], fault=fault, requests=served)
         return self.default, fault
+
+
+_Key = str | Asked | tuple[str | Asked | None, str]

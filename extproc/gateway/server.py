@@ -104,11 +104,9 @@ class ExternalProcessor:
         *,
         boot: str,
         ends_are_told: Callable[[], bool],
-        policies_strict: bool = False,
     ) -> None:
         self._balancer = balancer
         self._policies = policies
-        self._policies_strict = policies_strict
         self._counter = counter
         self._limits = limits
         self._budget = BodyBudget(limits.body_bytes_total_max)
@@ -180,7 +178,8 @@ class ExternalProcessor:
         self, context: _Context, metadata: Iterable[tuple[str, str | bytes]], first: ProcessingRequest
     ) -> "_Stream":
         try:
-            policy, fault = self._policies.of(policysource.asked(metadata) or policysource.asked_in(first))
+            asked = policysource.asked(metadata) or policysource.asked_in(first)
+            policy, fault = self._policies.of(asked, policysource.destination(metadata))
         except Exception:  # noqa: BLE001
             self._our_error("policies")
             policy, fault = self._policies.default, "could not be read"
@@ -188,7 +187,7 @@ class ExternalProcessor:
             self._metrics.requests.policy_fault()
         # Envoy may tell of a request after a restart of ours, so no number is used twice over all starts.
         request_id = f"{self._boot}-{next(self._request_ids)}"
-        strict = self._policies_strict
+        strict = self._policies.strict
         session = Session(self._balancer, policy, fault, self._budget, self._limits, request_id, strict=strict)
         passing = Continue(unnamed=policy.destination)
         return _Stream(session, headers_wanted(policy), mode_of(first), replies_to(first), passing, context)

@@ -61,6 +61,12 @@ class AnswerMetrics:
             ["verdict"],
             registry=registry,
         )
+        self._unheeded = Counter(
+            "extproc_choices_unheeded_total",
+            "Requests that Envoy sent to another host than the chosen one, without having tried that. More than a few: "
+            "the destination of the policy is not the one that Envoy's cluster heeds; see `extproc check --envoy`.",
+            registry=registry,
+        )
         self._entry_read, self._entry_ignored = entries.labels("read"), entries.labels("ignored")
 
     def ended(
@@ -88,6 +94,10 @@ class AnswerMetrics:
         self._answers[status_class].inc()
         if output_tokens is not None:
             self._output_tokens.observe(output_tokens)
+
+    def unheeded(self) -> None:
+        """Envoy went elsewhere."""
+        self._unheeded.inc()
 
     def ignored(self, entries: int) -> None:
         """Envoy reported so many requests that tell us nothing: not ours, not over yet, or too many at once."""

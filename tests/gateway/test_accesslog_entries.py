@@ -177,6 +177,11 @@ def test_the_chosen_host_failed_where_envoy_tried_again_and_came_to_another(
     ended = read(told)
     assert ended is not None
     assert ended.failed_host == failed
+    assert ended.unheeded == (attempts < 2 and chosen == "10.0.0.9:80")
+    told.common_properties.metadata.filter_metadata["extproc"].update({"outcome": "observed"})
+    watched = read(told)
+    assert watched is not None
+    assert not watched.unheeded, "nothing was asked of Envoy"
     told.common_properties.upstream_remote_address.Clear()
     nobody = read(told)
     assert nobody is not None

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from extproc.core.policy import RoutingPolicy
+from extproc.core.policy import DESTINATIONS, RoutingPolicy
 from extproc.core.settings import Fault
 from extproc.gateway.conversation import HeadersWanted
 from extproc.gateway.routepolicy import FAULT_CHARS_MAX, Asked, RoutePolicies, headers_wanted, read_policy
@@ -232,3 +232,34 @@ def test_a_policy_reads_the_headers_and_the_claim_that_it_names() -> None:
     by_claim = RoutingPolicy(tenant_metadata=claim, model_header=None)
     assert headers_wanted(by_claim) == HeadersWanted(frozenset(), "envoy.filters.http.jwt_authn", "payload.a:b.sub")
     assert headers_wanted(by_claim) is headers_wanted(RoutingPolicy(name="b", tenant_metadata=claim, model_header=None))
+
+
+@pytest.mark.parametrize("asked", [None, "batch", '{"canary": 10}', "nobody's"])
+def test_how_envoy_wants_to_be_told_holds_over_what_the_policy_says(asked: str | None) -> None:
+    made = policies()
+    plain, fault = made.of(asked)
+    for destination in (*DESTINATIONS, *DESTINATIONS):
+        policy, same = made.of(asked, destination)
+        assert same == fault
+        assert policy == plain.model_copy(update={"destination": destination})
+        assert made.of(asked, destination)[0] is policy, "read once"
+    assert made.of(asked) == (plain, fault)
+
+
+def test_another_destination_than_there_is_is_a_fault_and_the_policy_serves() -> None:
+    made = policies()
+    for _ in range(2):
+        policy, fault = made.of("batch", "elsewhere")
+        assert policy == made.of("batch")[0]
+        assert fault == (
+            "x-extproc-destination: wanted one of original-dst, original-dst-metadata, override-host, got 'elsewhere'"
+        )
+    assert made.of("nobody's", "elsewhere")[1] == made.of("nobody's")[1], "the first fault is told"
+
+
+def test_long_texts_are_not_kept_for_a_destination_either() -> None:
+    made = policies(policy_bytes_max=100)
+    for number in range(5):
+        made.of("x" * 10_000 + str(number), "override-host")
+        made.of("batch", "y" * 10_000 + str(number))
+    assert all(len(str(key)) < 500 for key in made._cached)
