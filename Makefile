@@ -45,6 +45,7 @@ bench: .venv/test
 	$(BIN)/python -m bench.tokens
 	$(BIN)/python -m bench.prefix
 	$(BIN)/python -m bench.firsttoken
+	$(BIN)/python -m bench.streams
 
 proto: .venv/test
 	$(BIN)/python -m grpc_tools.protoc --proto_path=proto --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
