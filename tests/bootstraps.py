@@ -156,12 +156,20 @@ def two_routes() -> Json:
     ]
 
 
+def grpc_log(cluster_name: str = "extproc") -> Json:
+    """An access log to a cluster."""
+    service = {"envoy_grpc": {"cluster_name": cluster_name}}
+    config = {"log_name": "ends", "transport_api_version": "V3", "grpc_service": service}
+    kind = f"{TYPE}extensions.access_loggers.grpc.v3.HttpGrpcAccessLogConfig"
+    return [{"name": "ends", "typed_config": {"@type": kind, "common_config": config}}]
+
+
 def complete() -> Json:
     """A connection manager with nothing that is worth a word."""
     made = put(manager(), f"{HOST}routes", two_routes())
     made = put(put(made, f"{HOST}request_body_buffer_limit", "33554432"), f"{FILTER}failure_mode_allow", True)
     made = put(made, f"{FILTER}metadata_options.receiving_namespaces", {"untyped": ["extproc", "envoy.lb"]})
-    made = put(made, f"{MODE}.response_trailer_mode", "SEND")
+    made = put(put(made, f"{MODE}.response_trailer_mode", "SEND"), "access_log", grpc_log())
     return put(made, "early_header_mutation_extensions", early({"remove": DESTINATION}))
 
 

@@ -19,6 +19,8 @@ class Credentials(Struct, frozen=True):
     """The name that the router's certificate must have, if not its host."""
     metadata: tuple[tuple[str, str], ...]
     """Of the RPC: the token."""
+    hint: str = ""
+    """What may be missing here where a router closes the connection without a word."""
 
     def open(self, router: Address, options: list[tuple[str, int]]) -> grpc.aio.Channel:
         """A channel to the router."""
@@ -28,7 +30,7 @@ class Credentials(Struct, frozen=True):
         return grpc.aio.secure_channel(str(router), self.channel, options=[*options, *named])
 
 
-PLAIN = Credentials(None, None, ())
+PLAIN = Credentials(None, None, (), "the router may want TLS (tls.ca)")
 """Neither TLS nor a token."""
 
 
@@ -43,7 +45,7 @@ def read(config: AgentConfig) -> Credentials | list[Fault]:
         else:
             metadata = (("authorization", f"Bearer {tokens[0]}"),)
     if config.tls is None:
-        return faults or Credentials(None, None, metadata)
+        return faults or Credentials(None, None, metadata, PLAIN.hint)
     ca = certificates_of(config.tls.ca, "tls.ca")
     own: Identity | list[Fault] | None = None
     if config.tls.certificate is not None and config.tls.key is not None:
@@ -55,4 +57,5 @@ def read(config: AgentConfig) -> Credentials | list[Fault]:
     if faults or isinstance(ca, Fault) or isinstance(own, list):
         return faults
     chain = (None, None) if own is None else (own.key, own.certificate)
-    return Credentials(grpc.ssl_channel_credentials(ca, *chain), config.tls.server_name, metadata)
+    hint = "the router may want a client certificate (tls.certificate)" if own is None else ""
+    return Credentials(grpc.ssl_channel_credentials(ca, *chain), config.tls.server_name, metadata, hint)

@@ -20,6 +20,10 @@ from extproc.pb.nodes_pb2_grpc import NodesStub
 BACKOFF_S_MIN = 0.1
 REASON_LENGTH_MAX = 300
 REASONS_KEPT_MAX = 1000
+REPEAT_S = 60.0
+"""After this long it is said again why a router is not reached."""
+REASONS_TOLD_MAX = 10
+"""In `REPEAT_S`: who answers at the router's address may word every one anew."""
 _OPTIONS = [
     # A router that is gone without a word is noticed by unanswered pings.
     ("grpc.keepalive_time_ms", 10_000),
@@ -31,6 +35,8 @@ _OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),  # a new channel must not inherit the pause of the one before
 ]
 _NUMBER = re.compile(r"\d+")
+_CLOSED = re.compile("Socket closed|Connection reset|Broken pipe")
+"""What gRPC says where a handshake succeeds here and the router then does not like us, or there was none."""
 _CHANCE = random.SystemRandom()
 
 Call = grpc.aio.StreamStreamCall[AgentMessage, RouterMessage]
@@ -61,6 +67,8 @@ class RouterLink:
         self._connected = False
         self._failures = 0
         self._reasons_logged: set[tuple[str, str]] = set()
+        self._reasons_told_s: dict[str, float] = {}
+        """Why the router was not reached lately, without numbers, and when that was told."""
 
     def offer(self, report: Report) -> None:
         """Send this as soon as the router takes it, instead of an earlier report of the node."""
@@ -79,8 +87,10 @@ class RouterLink:
             reason = await self._session()
             if self._leaving.is_set():
                 return
-            if self._connected or self._failures == 0:
-                self._log.warning("router lost" if self._connected else "router not reached", reason=reason)
+            if self._connected:
+                self._log.warning("router lost", reason=reason)
+            else:
+                self._not_reached(reason)
             self._failures = 1 if self._connected else self._failures + 1
             self._connected = False
             longest_s = min(self._backoff_s_max, BACKOFF_S_MIN * 2 ** min(self._failures, 30))
@@ -105,12 +115,14 @@ class RouterLink:
             try:
                 await asyncio.wait((writing, reading), return_when=asyncio.FIRST_COMPLETED)
                 if writing.done():
-                    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                    with contextlib.suppress(grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError):
                         writing.result()  # the stream's end, if it is that, is told better by the reader
                 await reading
                 return "the router ended the stream"
             except grpc.aio.AioRpcError as error:
-                return f"{error.code().name}: {(error.details() or '')[:REASON_LENGTH_MAX]}"
+                reason = f"{error.code().name}: {(error.details() or '')[:REASON_LENGTH_MAX]}"
+                closed = error.code() is grpc.StatusCode.UNAVAILABLE and not self._connected and _CLOSED.search(reason)
+                return f"{reason}; {credentials.hint}" if closed and credentials.hint else reason
             finally:
                 call.cancel()
                 for task in (writing, reading):
@@ -142,6 +154,16 @@ class RouterLink:
                 self._log.info("router reached")
             if message.acknowledgement.verdict == Acknowledgement.VERDICT_REFUSED:
                 self._refused(message.acknowledgement)
+
+    def _not_reached(self, reason: str) -> None:
+        """Log why: each reason at once, and again while it lasts; those that differ in numbers only are one."""
+        now_s = self._clock()
+        told_s = {key: at_s for key, at_s in self._reasons_told_s.items() if now_s - at_s < REPEAT_S}
+        key = _NUMBER.sub("#", reason)
+        if key not in told_s and len(told_s) < REASONS_TOLD_MAX:
+            told_s[key] = now_s
+            self._log.warning("router not reached", reason=reason)
+        self._reasons_told_s = told_s
 
     def _refused(self, acknowledgement: Acknowledgement) -> None:
         """Log a refusal once; reasons that differ in numbers only, as ages do, are one."""

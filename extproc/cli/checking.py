@@ -46,19 +46,19 @@ def check(file: Path | None, bootstraps: tuple[Path, ...], asked: str | None, as
     becomes of requests while serve is away? Lines that begin with `warning:` leave the exit status at 0.
 
     \b
-    What would serve say of a policy that a route asks for? Without a file: by the defaults:
+    What would serve say of a policy that a route asks for?
       $ extproc check extproc.yaml --policy '{"strategy": "round-robin", "canary": 10}'
 
-    Tokenizer files are loaded as serve would load them, and the journal's file is tried; nothing is written, and
-    nothing listened at.
+    Without a FILE both go by the defaults. Tokenizer files are loaded as serve would load them, and the journal's file
+    is tried; nothing is written, and nothing listened at.
     """
     from extproc import config
 
     if asked is not None and bootstraps:
         msg = "--policy and --envoy are two checks: give one of them"
         raise click.UsageError(msg)
-    if asked is None and file is None:
-        msg = "a configuration is needed, or --policy"
+    if asked is None and file is None and not bootstraps:
+        msg = "a configuration is needed, --envoy, or --policy"
         raise click.UsageError(msg)
     settings = config.Config() if file is None else config.read(file)
     if isinstance(settings, list):
@@ -66,7 +66,7 @@ def check(file: Path | None, bootstraps: tuple[Path, ...], asked: str | None, as
     elif asked is not None:
         _check_policy(asked, settings, as_json=as_json)
     else:
-        _tell(*_findings(str(file), settings, bootstraps), as_json=as_json)
+        _tell(*_findings(str(file or ""), settings, bootstraps), as_json=as_json)
 
 
 def _findings(file: str, settings: Config, bootstraps: Iterable[Path]) -> tuple[_Findings, list[tuple[str, str]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +52,7 @@ def serve(file: Path | None, log_format: str, log_level: str) -> None:
     The log names the addresses once all three listen. SIGTERM or Ctrl-C drains: requests in flight keep running
     through Envoy; a second one ends the process at once.
     """
+    _let_grpc_log_errors_only()
     from extproc import app, config
     from extproc.ops import logs
 
@@ -117,6 +119,7 @@ def agent(
     What would be reported, and why a signal is absent:
       extproc agent --node-id gpu-1 --engine http://127.0.0.1:8000 --print
     """
+    _let_grpc_log_errors_only()
     from extproc.agent import agent, credentials, settings
     from extproc.ops import logs
 
@@ -202,6 +205,11 @@ def emulate(log_format: str, log_level: str, **options: Any) -> None:
     except OSError as error:
         click.echo(f"listen: wanted an address that can be listened at, got {settings.listen}: {error}", err=True)
         sys.exit(1)
+
+
+def _let_grpc_log_errors_only() -> None:
+    """For gRPC's core, which reads this once and otherwise writes a line of its own for each handshake that fails."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 
 def _agent_mapping(

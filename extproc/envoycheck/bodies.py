@@ -22,7 +22,8 @@ from extproc.core.policy import RoutingPolicy
 from extproc.core.settings import Fault, shown
 from extproc.envoycheck.destinations import Known, first_tried, obeyed, second_route
 from extproc.envoycheck.file import At, Warned, number_of
-from extproc.envoycheck.places import Place, places, policies_at
+from extproc.envoycheck.places import Place, places
+from extproc.envoycheck.policies import policies_at
 from extproc.envoycheck.processors import Processors
 from extproc.sizes import MIB
 

@@ -6,7 +6,20 @@ from pathlib import Path
 
 from extproc.config import Config
 from extproc.core.settings import Fault
-from extproc.envoycheck import bodies, destinations, failing, needs, processors, timeouts, trust, twice
+from extproc.envoycheck import (
+    answers,
+    bodies,
+    destinations,
+    failing,
+    heard,
+    needs,
+    picking,
+    processors,
+    starting,
+    timeouts,
+    trust,
+    twice,
+)
 from extproc.envoycheck.processors import Processors
 
 
@@ -24,8 +37,10 @@ def _each(found: Processors, settings: Config) -> Iterator[Fault]:
     watching = [one for one in found.filters if one.of("observability_mode").value is True]
     yield from failing.watching_faults(found.asked_by(*watching))
     found = found.asked_by(*(one for one in found.filters if one not in watching))
+    yield from starting.faults_in(found)
     yield from timeouts.faults_in(found, timeouts.longest_hold(settings.classes, settings.tokens.token_budget_ms))
-    for check in (needs, bodies, destinations, failing):
+    for check in (needs, bodies, destinations, answers, picking, failing):
         yield from check.faults_in(found, settings)
+    yield from heard.faults_in(found)
     yield from trust.faults_in(found)
     yield from twice.faults_in(found)

@@ -3,7 +3,8 @@
 Seen with Envoy 1.40:
 
     cluster            only one of type ORIGINAL_DST with `use_http_header`, or one with override_host, obeys a choice
-    metadata           dropped without a word where `receiving_namespaces` does not name it
+    metadata           dropped without a word where `receiving_namespaces` does not name it: of a choice, and of the
+                       request's id, by which `serve` knows its requests in the access log
     route_cache_action RETAIN keeps the route on which the request came, whatever header is set
     fail-open          a cluster of type ORIGINAL_DST has no node to offer without a choice: 503
     composite          the first attempt goes to the first of its clusters, which is the one to obey; clients are obeyed
@@ -17,13 +18,14 @@ from extproc.config import Config
 from extproc.core.policy import RoutingPolicy
 from extproc.core.settings import Fault, shown
 from extproc.envoycheck.file import At, Warned
-from extproc.envoycheck.places import Place, is_after_choice, places, policies_at
+from extproc.envoycheck.places import Place, is_after_choice, places
+from extproc.envoycheck.policies import policies_at
 from extproc.envoycheck.processors import Asking, Processors, Routed, routes_of, tables_of
 from extproc.gateway.codec import DESTINATION_HEADER
 from extproc.gateway.endpointpicker import DESTINATION as PICKED
 from extproc.gateway.endpointpicker import NAMESPACE as LB
 
-_OVERRIDE_HOST = "envoy.extensions.load_balancing_policies.override_host.v3.OverrideHost"
+OVERRIDE_HOST: Final = "envoy.extensions.load_balancing_policies.override_host.v3.OverrideHost"
 _COMPOSITE = "envoy.extensions.clusters.composite.v3.ClusterConfig"
 _TYPES: Final = {None: "STATIC", 0: "STATIC", 1: "STRICT_DNS", 2: "LOGICAL_DNS", 3: "EDS", 4: "ORIGINAL_DST"}
 _OBEYING: Final = {
@@ -31,6 +33,10 @@ _OBEYING: Final = {
     "original-dst-metadata": f"a cluster of type ORIGINAL_DST with metadata_key {LB}, {DESTINATION_HEADER}",
     "override-host": f"a cluster with the policy override_host, and {PICKED} among its sources",
 }
+_UNKNOWN: Final = (
+    "else serve knows none of its requests in Envoy's access log: no failure learned by it, no node left out, "
+    "no answer measured"
+)
 _PATHS: Final = ("prefix", "path", "safe_regex", "connect_matcher", "path_separated_prefix", "path_match_policy")
 
 
@@ -38,8 +44,10 @@ def faults_in(found: Processors, settings: Config) -> Iterator[Fault]:
     """Where choices are lost, and where requests are lost without one. Never raises."""
     known: Known = {}
     for place in places(found):
-        deciding = [one for one in policies_at(place, settings).possible if one.mode == "enforce"]
-        yield from _receiving_faults(place, deciding, found.clusters)
+        possible = policies_at(place, settings).possible
+        deciding = [one for one in possible if one.mode == "enforce"]
+        if any(one.mode != "off" for one in possible):
+            yield from _receiving_faults(place, deciding, found.clusters)
         if place.routed is not None:
             if len(deciding) == 1:
                 yield from _reach_faults(place.routed, place.cluster, deciding[0], found.clusters, known)
@@ -61,7 +69,7 @@ def _receiving_faults(place: Place, deciding: list[RoutingPolicy], clusters: Map
                 namespaces.path, f"{LB} among them (destination {policy.destination} of policy {policy.name})", got
             )
     if "extproc" not in received:
-        yield Warned(namespaces.path, "extproc among them (else access logs have no word of what was decided)", got)
+        yield Fault(namespaces.path, f"extproc among them ({_UNKNOWN})", got)
 
 
 def _reach_faults(
@@ -114,7 +122,7 @@ def obeyed(cluster: At) -> dict[str, str | None]:
             found["original-dst"] = header
         if _names(config.of("metadata_key"), DESTINATION_HEADER):
             found["original-dst-metadata"] = None
-    for policy in cluster.of("load_balancing_policy").typed(_OVERRIDE_HOST):
+    for policy in cluster.of("load_balancing_policy").typed(OVERRIDE_HOST):
         sources = list(policy.of("override_host_sources").each())
         headers = [one for one in sources if str(one.of("header").value).lower() == PICKED]
         if headers or any(_names(one.of("metadata"), PICKED) for one in sources):

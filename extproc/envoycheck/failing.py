@@ -23,6 +23,7 @@ from extproc.envoycheck.destinations import members
 from extproc.envoycheck.file import At, Warned
 from extproc.envoycheck.places import Place, places
 from extproc.envoycheck.processors import Processors
+from extproc.gateway.routepolicy import DESTINATION_KEY, KEY
 
 _DEFAULT_MAX: Final = 1024
 _DEFAULT_RETRIES: Final = 3
@@ -54,9 +55,10 @@ def faults_in(found: Processors, settings: Config) -> Iterator[Fault]:
     for place in places(found):
         if place.is_first:
             yield from _failure_faults(place, found.clusters)
-        at = place.asked_for
-        if at is not None and isinstance(at.value, str) and any(one in at.value for one in _OF_CLIENTS):
-            yield Warned(at.path, "no header of the request (clients choose their policy)", shown(at.value))
+        for name, what in ((KEY, "policy"), (DESTINATION_KEY, "destination")):
+            at = place.metadata(name)
+            if at is not None and isinstance(at.value, str) and any(one in at.value for one in _OF_CLIENTS):
+                yield Warned(at.path, f"no header of the request (clients choose their {what})", shown(at.value))
         if place.cluster is not None and place.cluster in found.clusters:
             clusters |= dict.fromkeys((place.cluster, *members(found.clusters[place.cluster])))
     for cluster in found.their_clusters():

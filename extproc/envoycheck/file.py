@@ -28,6 +28,11 @@ NESTING_MAX: Final = 64
 
 _TYPED_STRUCT = ".TypedStruct"
 _DIGITS_MAX = 20
+_MANIFEST_KEYS = [re.compile(rb"^%s:" % key, re.MULTILINE) for key in (b"apiVersion", b"kind")]
+_WANTED = (
+    "Envoy's bootstrap or config_dump (this is for Kubernetes: give the proxy's, as of "
+    "`istioctl proxy-config all POD -o json` or `pilot-agent request GET config_dump`)"
+)
 _DURATION = re.compile(r"\d{1,10}(\.\d{1,9})?s", re.ASCII)
 
 
@@ -99,10 +104,14 @@ def load(path: Path) -> Document | Fault:
     if len(raw) > JSON_BYTES_MAX:
         return Fault(str(path), f"at most {JSON_BYTES_MAX} bytes", "more")
     try:
-        return Document(msgspec.json.decode(raw))
+        content = msgspec.json.decode(raw)
+        is_manifest = isinstance(content, dict) and "apiVersion" in content and "kind" in content
+        return Fault(str(path), _WANTED, "a manifest") if is_manifest else Document(content)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         if len(raw) > YAML_BYTES_MAX:
             return Fault(str(path), f"JSON, or YAML of at most {YAML_BYTES_MAX} bytes", str(error))
+    if all(key.search(raw) for key in _MANIFEST_KEYS):  # of the first document or a later one
+        return Fault(str(path), _WANTED, "a manifest")
     return yamlfile.load(path, _Loader, YAML_BYTES_MAX)
 
 

@@ -21,7 +21,8 @@ from extproc.core.settings import Fault, shown
 from extproc.envoycheck.bodies import rewriting
 from extproc.envoycheck.file import At
 from extproc.envoycheck.headers import dropped, hidden
-from extproc.envoycheck.places import Place, places, policies_at
+from extproc.envoycheck.places import Place, places
+from extproc.envoycheck.policies import policies_at
 from extproc.envoycheck.processors import Processors
 from extproc.gateway.codec import DESTINATION_HEADER
 from extproc.gateway.endpointpicker import DESTINATION as PICKED

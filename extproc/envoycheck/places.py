@@ -1,13 +1,9 @@
 """Where requests come through a filter of ours, and what holds for it there: its own fields, or a route's overrides."""
 
-import json
 from collections.abc import Iterator
 
 import msgspec
 
-from extproc.config import Config
-from extproc.core.policy import RoutingPolicy
-from extproc.core.settings import Fault
 from extproc.envoycheck.file import At
 from extproc.envoycheck.processors import (
     PER_ROUTE,
@@ -20,8 +16,7 @@ from extproc.envoycheck.processors import (
     tables_of,
 )
 from extproc.gateway.codec import DESTINATION_HEADER
-from extproc.gateway.policysource import GATEWAY_NAMESPACE, NAMESPACE, POLICY_FIELD, ROUTE_METADATA
-from extproc.gateway.routepolicy import KEY, read_policy
+from extproc.gateway.routepolicy import KEY
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -55,16 +50,20 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def asked_for(self) -> At | None:
-        """The value of `x-extproc-policy`, where there is one: of metadata each key counts by itself."""
+        """The value of `x-extproc-policy`, where there is one."""
+        return self.metadata(KEY)
+
+    def metadata(self, name: str) -> At | None:
+        """The value of a key of gRPC metadata, where there is one: each key counts by itself."""
         metadata = [each.of("grpc_initial_metadata") for each in self.overrides]
         metadata.append(self.nearest("grpc_service").of("initial_metadata"))
-        policies = (
+        values = (
             entry.of("value")
             for entries in metadata
             for entry in reversed(list(entries.each()))  # of two the last one holds
-            if str(entry.of("key").value).lower() == KEY
+            if str(entry.of("key").value).lower() == name
         )
-        return next(policies, None)
+        return next(values, None)
 
 
 def is_after_choice(route: At) -> bool:
@@ -77,15 +76,6 @@ def _is_given(header: At) -> bool:
     """Whether a header's match wants a choice in it."""
     is_absent = header.of("present_match").value is False or header.of("invert_match").value is True
     return str(header.of("name").value).lower() == DESTINATION_HEADER and not is_absent
-
-
-class Policies(msgspec.Struct, frozen=True):
-    """Which policies requests have at a place."""
-
-    possible: list[RoutingPolicy]
-    """One where it is known, else all that it may be."""
-    faults: list[Fault]
-    """Of the one that is asked for."""
 
 
 def places(found: Processors) -> Iterator[Place]:
@@ -117,57 +107,3 @@ def _ways(routed: Routed) -> Iterator[tuple[str | None, list[At]]]:
 
 def _name(at: At) -> str | None:
     return at.value if isinstance(at.value, str) else None
-
-
-def policies_at(place: Place, settings: Config) -> Policies:
-    """Those that requests may have there, as `serve` reads them, and what is wrong with the one asked for."""
-    every, default = list(settings.policies.values()), settings.policies[settings.default_policy]
-    at = place.asked_for
-    if at is not None and at.value not in ("", None):
-        if not isinstance(at.value, str) or is_put_together(at.value):
-            return Policies(every, [])
-        return _read(At(at.path, at.value.replace("%%", "%")), place, settings)
-    forwarded = place.nearest("metadata_options", "forwarding_namespaces").of("untyped")
-    if place.routed is None or NAMESPACE in _list(forwarded):
-        return Policies(every, [])
-    told = _of_route(place.routed.route) if ROUTE_METADATA in _list(place.nearest("request_attributes")) else None
-    return Policies([default], []) if told is None else _read(told, place, settings)
-
-
-def _read(at: At, place: Place, settings: Config) -> Policies:
-    """Of a name or JSON text, or a policy's own keys."""
-    try:
-        text = at.value if isinstance(at.value, str) else json.dumps(at.value)
-    except (TypeError, ValueError):  # of YAML's dates and keys, which Envoy refuses
-        return Policies([settings.policies[settings.default_policy]], [])
-    policy = read_policy(text, settings.policies, settings.classes, settings.limits.policy_bytes_max)
-    if isinstance(policy, list):
-        faults = [Fault(f"{at.path}.{fault.path}".rstrip("."), fault.wanted, fault.got) for fault in policy]
-        return Policies([settings.policies[settings.default_policy]], faults)
-    return Policies([policy] if place.routed else [policy, *settings.policies.values()], [])
-
-
-def _of_route(route: At) -> At | None:
-    """What a route's metadata asks for: text, or a policy's own keys; `None`: nothing."""
-    namespaces = route.of("metadata", "filter_metadata")
-    namespace = namespaces.of(NAMESPACE)
-    if isinstance(namespace.value, dict) and namespace.value:
-        policy = namespace.of(POLICY_FIELD)
-        if not (len(namespace.value) == 1 and isinstance(policy.value, str)):
-            return namespace
-        if policy.value:
-            return policy
-    for resource in namespaces.of(GATEWAY_NAMESPACE, "resources").each():
-        annotation = resource.of("annotations").of(NAMESPACE)
-        if isinstance(annotation.value, str) and annotation.value:
-            return annotation
-    return None
-
-
-def _list(at: At) -> list[object]:
-    return at.value if isinstance(at.value, list) else []
-
-
-def is_put_together(value: str) -> bool:
-    """Whether Envoy makes a value of metadata anew for each request."""
-    return "%" in value.replace("%%", "")

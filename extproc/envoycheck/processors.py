@@ -64,6 +64,12 @@ class Processors(msgspec.Struct, frozen=True):
         used = {str(service.of("envoy_grpc", "cluster_name").value) for service in services}
         return [cluster for name, cluster in self.clusters.items() if name in used]
 
+    def is_same(self, service: At, other: At) -> bool:
+        """Whether two gRPC services may be one: by their cluster, or its endpoints as far as the file tells them."""
+        names = [one.of("envoy_grpc", "cluster_name").value for one in (service, other)]
+        reached = [_reached(one, self.clusters) for one in (service, other)]
+        return (names[0] is not None and names[0] == names[1]) or not all(reached) or bool(reached[0] & reached[1])
+
     def of(self, http_filter: At) -> list[At]:
         """Those of `filters` that stand in a member of `http_filters`."""
         paths = _paths_in(http_filter)

@@ -36,7 +36,7 @@ MESSAGE_TIMEOUT_S: Final = 0.2
 STREAM_IDLE_TIMEOUT_S: Final = 300.0
 """Envoy's defaults. The other timeouts are off where they are absent."""
 
-_PROTOCOL_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+PROTOCOL_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 
 class Hold(msgspec.Struct, frozen=True):
@@ -81,7 +81,7 @@ def faults_in(found: Processors, hold: Hold) -> list[Fault]:
     for one in found.asking:
         faults += _manager_faults(one.manager, one.http_filters, hold)
     for cluster in found.their_clusters():
-        options = [cluster, *cluster.of("typed_extension_protocol_options").typed(_PROTOCOL_OPTIONS)]
+        options = [cluster, *cluster.of("typed_extension_protocol_options").typed(PROTOCOL_OPTIONS)]
         faults += [_timeout(one.of("common_http_protocol_options", "max_stream_duration"), hold) for one in options]
     return [fault for fault in faults if fault is not None]
 

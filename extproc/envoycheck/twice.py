@@ -19,13 +19,13 @@ from extproc.envoycheck.processors import Processors, Routed
 def faults_in(found: Processors) -> Iterator[Fault]:
     """Routes whose retries break bodies. Never raises."""
     for place in places(found):
-        at = None if place.routed is None else _retries(place.routed)
-        why = None if at is None else _broken(place)
+        at = None if place.routed is None else retries(place.routed)
+        why = None if at is None else broken(place)
         if at is not None and why is not None:
             yield Warned(at.path, f"nothing ({why})", shown(at.of("retry_on").value or at.value))
 
 
-def _broken(place: Place) -> str | None:
+def broken(place: Place) -> str | None:
     """When what has gone on of a body goes on again."""
     mode = body_mode(place.mode.of("request_body_mode"))
     if mode in ("STREAMED", "BUFFERED_PARTIAL") and place.nearest("failure_mode_allow").value is True:
@@ -37,7 +37,7 @@ def _broken(place: Place) -> str | None:
     return None
 
 
-def _retries(routed: Routed) -> At | None:
+def retries(routed: Routed) -> At | None:
     """What asks for retries; that of the route counts, if it has any."""
     for holder in (routed.route.of("route"), routed.virtual_host):
         for name in ("retry_policy", "retry_policy_typed_config"):

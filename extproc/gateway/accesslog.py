@@ -7,6 +7,7 @@ before a restart may come after it. So an entry repeats what was counted for it,
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from itertools import islice
 from typing import Final
@@ -36,6 +37,8 @@ ENTRIES_MAX: Final = 20_000
 pause of ours there can be one for each request in flight."""
 ENTRIES_AT_ONCE: Final = 100
 """Then others have a turn."""
+UNREAD_TOLD: Final = 20
+"""Ends of requests before it is told that none of them could be read."""
 COUNT_MAX: Final = 1_000_000_000
 """Of tokens or answers."""
 SECONDS_MAX: Final = 1e8
@@ -164,6 +167,9 @@ class AccessLog:
         self._waits = Waits()
         self._draining = False
         self._streams_open = 0
+        self._since_s = time.time()
+        self._unread: int | None = 0
+        """Ends of requests that were told without our metadata; `None` once one was read, or the warning is given."""
 
     @property
     def streams_open(self) -> int:
@@ -203,11 +209,31 @@ class AccessLog:
                 ended = read(entry)
                 if ended is None:
                     self._metrics.answers.ignored(1)
+                    self._not_read(entry)
                 else:
+                    self._unread = None
                     self._ended(ended)
             except Exception:
                 log.exception("error of ours; an access log's entry is lost")
                 self._metrics.our_error("access_log")
+
+    def _not_read(self, entry: HTTPAccessLogEntry) -> None:
+        """Warn once where nothing of ours comes with the first entries: then no answer is ever counted.
+
+        Requests that began before this process may have gone on without any: Envoy tells of them when they end.
+        """
+        common = entry.common_properties
+        if common.access_log_type not in _ENDS or NAMESPACE in common.metadata.filter_metadata:
+            return
+        if self._unread is None or common.start_time.seconds < self._since_s:
+            return
+        self._unread += 1
+        if self._unread >= UNREAD_TOLD:
+            self._unread = None
+            log.warning(
+                "Envoy's access log tells nothing of our requests: metadata_options.receiving_namespaces needs extproc",
+                entries=UNREAD_TOLD,
+            )
 
 
 def register(server: grpc.aio.Server, access_log: AccessLog) -> None:

@@ -102,7 +102,8 @@ class Actions:
         if isinstance(outcome, Unknown):
             metadata = self._metadata("unknown", outcome.reason, decision)
             return Continue(metadata, body, body_wanted, self._policy.destination)
-        label = "uninspected" if decision.model is None else "fallback" if outcome.fallback else "chosen"
+        by_turn = "control" if decision.arm == "control" else "fallback"
+        label = "uninspected" if decision.model is None else by_turn if outcome.fallback else "chosen"
         metadata = self._metadata(label, outcome.reason, decision)
         hosts = (outcome.host, *outcome.others)
         return SetDestination(hosts, self._policy.destination, metadata, body, body_wanted)

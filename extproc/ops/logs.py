@@ -59,14 +59,18 @@ class _Stderr:
         self._thread.join(_LAST_LINES_S)
 
 
+def _columns(*, colours: bool) -> structlog.dev.ConsoleRenderer:
+    if colours:
+        return structlog.dev.ConsoleRenderer()
+    # The default draws tracebacks with colours and frames, whatever `colors` says.
+    return structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+
+
 def configure(log_format: LogFormat, level: str) -> None:
     """Set up structlog for this process. `level` is one of debug, info, warning and error."""
-    as_text = (
-        (sys.stderr is not None and sys.stderr.isatty())
-        if log_format is LogFormat.AUTO
-        else log_format is LogFormat.TEXT
-    )
-    renderer = structlog.dev.ConsoleRenderer() if as_text else structlog.processors.JSONRenderer()
+    on_terminal = sys.stderr is not None and sys.stderr.isatty()
+    as_text = on_terminal if log_format is LogFormat.AUTO else log_format is LogFormat.TEXT
+    renderer = _columns(colours=on_terminal) if as_text else structlog.processors.JSONRenderer()
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

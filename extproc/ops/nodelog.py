@@ -11,12 +11,14 @@ from extproc.ops.nodegauges import NodeSample
 class NodeLog:
     """Compares the table with how it last looked. What changes back between two looks is not told.
 
-    State: of each node the host, the state and the freshness that were told.
+    State: of each node the host, the state and the freshness that were told, and whether it is left out or on trial.
     """
 
     def __init__(self, log: structlog.typing.FilteringBoundLogger) -> None:
         self._log = log
         self._told: dict[str, tuple[str, str, str]] = {}
+        self._out: dict[str, bool] = {}
+        """Nodes that are left out for their failures; whether it was told that they are tried again."""
         self._any_ready = True
 
     def look(self, nodes: Collection[NodeSample]) -> None:
@@ -42,7 +44,28 @@ class NodeLog:
         for node_id in self._told.keys() - told.keys():
             self._log.info("node left", node_id=node_id)
         self._told = told
+        self._look_at_failures(nodes)
         any_ready = any(one.is_ready for one in nodes)
         if nodes and not any_ready and self._any_ready:
             self._log.warning("no node is fresh and ready: silent ones are served in turn, others not at all")
         self._any_ready = any_ready or not nodes
+
+    def _look_at_failures(self, nodes: Collection[NodeSample]) -> None:
+        """Once for each time that a node is out, however often its trials fail: metrics show those."""
+        out = {}
+        for one in nodes:
+            snapshot = one.view.snapshot
+            node_id = snapshot.node_id
+            if one.out_s is None:
+                if node_id in self._out:
+                    self._log.info("node back in", node_id=node_id, host=snapshot.host)
+                continue
+            trial = out[node_id] = self._out.get(node_id, False) or one.out_s <= 0
+            if node_id not in self._out:
+                seconds = max(0.0, round(one.out_s, 1))
+                self._log.warning(
+                    "node left out", node_id=node_id, host=snapshot.host, why="failed requests", seconds=seconds
+                )
+            if trial and not self._out.get(node_id, False):
+                self._log.info("node on trial", node_id=node_id, host=snapshot.host)
+        self._out = out

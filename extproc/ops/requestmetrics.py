@@ -5,7 +5,7 @@ from typing import assert_never
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from extproc.core.decision import Chosen, Decision, Outcome, Queued, Refused, Unknown
+from extproc.core.decision import Chosen, Decision, Queued, Refused, Unknown
 
 _DECIDE_BUCKETS_S = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 0.1)
 POLICIES_COUNTED_MAX = 64
@@ -19,10 +19,10 @@ class RequestMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._decisions = Counter(
             "extproc_decisions_total",
-            "Routing decisions. outcome: chosen, fallback (round robin: no fresh snapshot could be trusted, or the "
-            "canary's control arm), unknown (no node known, or just started: Envoy's own cluster serves), uninspected "
-            "(no inference: always round robin), or a refusal's code. What waits for room is counted when it is "
-            "decided. phase: which work dominates; none for what was not inspected.",
+            "Routing decisions. outcome: chosen, fallback (round robin: no fresh snapshot could be trusted), control "
+            "(round robin: the control arm of a canary), unknown (no node known, or just started: Envoy's own cluster "
+            "serves), uninspected (no inference: always round robin), or a refusal's code. What waits for room is "
+            "counted when it is decided. phase: which work dominates; none for what was not inspected.",
             ["outcome", "phase"],
             registry=registry,
         )
@@ -97,7 +97,7 @@ class RequestMetrics:
         if decision.uncached_tokens is not None:
             self._uncached_tokens.inc(decision.uncached_tokens)
         phase = "none" if decision.phase is None else decision.phase.value
-        key = ("uninspected" if decision.model is None else _outcome(decision.outcome), phase)
+        key = ("uninspected" if decision.model is None else _outcome(decision), phase)
         counter = self._decided.get(key)
         if counter is None:
             counter = self._decided[key] = self._decisions.labels(*key)
@@ -118,7 +118,7 @@ class RequestMetrics:
                 self._policies.add(policy)
             else:
                 policy = "other"
-        key = (policy, decision.arm, _outcome(decision.outcome))
+        key = (policy, decision.arm, _outcome(decision))
         counter = self._by_arm.get(key)
         if counter is None:
             counter = self._by_arm[key] = self._arms.labels(*key)
@@ -139,10 +139,11 @@ class RequestMetrics:
             del self._routed_to[gone]
 
 
-def _outcome(outcome: Outcome) -> str:
-    match outcome:
+def _outcome(decision: Decision) -> str:
+    match decision.outcome:
         case Chosen(fallback=fallback):
-            return "fallback" if fallback else "chosen"
+            # A canary's control arm is meant to go by turns: who watches `fallback` need not hear of it.
+            return "control" if fallback and decision.arm == "control" else "fallback" if fallback else "chosen"
         case Refused(refusal=refusal):
             return refusal.value
         case Unknown():
@@ -150,4 +151,4 @@ def _outcome(outcome: Outcome) -> str:
         case Queued():
             return "queued"
         case _:
-            assert_never(outcome)
+            assert_never(decision.outcome)

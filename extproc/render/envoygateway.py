@@ -132,7 +132,8 @@ def _policy_text(d: Description, route: Route) -> str | None:
         policy = {"name": "first-tokens", "leave_after_first_token": True}
     if policy == "default":
         return None
-    return policy if isinstance(policy, str) else json.dumps(policy)
+    # No gRPC metadata says the destination here.
+    return policy if isinstance(policy, str) else json.dumps({**policy, "destination": d.destination})
 
 
 def _http_route(route: Route, refs: Sequence[Part], at: EnvoyGateway) -> Part:

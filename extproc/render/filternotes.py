@@ -12,9 +12,6 @@ _COMMON = {
     "envoy_grpc/retry_policy": (
         "UNAVAILABLE is how a draining extproc refuses: another one is asked, if there is another."
     ),
-    "grpc_service/initial_metadata": (
-        "Routes override it per key. Clients cannot forge it: it is not made of their headers."
-    ),
     "allow_mode_override": (
         "extproc asks not to be sent the bodies of what is no inference: websockets and uploads then pass unheld."
     ),
@@ -57,11 +54,19 @@ def filter_notes(d: Description) -> dict[str, str]:
     """The notes on a description's filters, by the ends of their paths."""
     return _COMMON | {
         "http_filters": "\n" + ("" if d.usage else _NO_USAGE),
+        "grpc_service/initial_metadata": _told(d),
         "typed_config/failure_mode_allow": _failure(d),
         "typed_config/message_timeout": _timeouts(d),
         "typed_config/processing_mode": _modes(d),
         "typed_config/metadata_options": _metadata(d),
     }
+
+
+def _told(d: Description) -> str:
+    told = "Routes override it per key. Clients cannot forge it: it is not made of their headers."
+    if d.destination == "original-dst":
+        return told
+    return f"{told} x-extproc-destination holds over the policy's `destination`: what is below obeys this one only."
 
 
 def _failure(d: Description) -> str:

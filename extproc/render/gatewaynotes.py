@@ -10,6 +10,8 @@ extproc for Envoy Gateway, written by `extproc render envoy-gateway`. Written fo
 streamIdleTimeout). Envoy Gateway itself was not run: an Envoy 1.40 was, with what it makes of such resources.
 docs/meshes.md says how to use it. What is yours: namespace, names of Gateway and Service, and the nodes' addresses.
 EnvoyGateway has to allow Backends: `extensionApis: {enableBackend: true}`.
+Every policy in extproc.yaml needs `destination: override-host`, `default` too: with another one extproc names nodes
+where nobody looks, and they serve in turn. Envoy Gateway has no field by which Envoy could say so itself.
 What Envoy Gateway has no field for, so that it stays as Envoy has it: extproc is shown all headers of a request,
 authorization and cookies as well; it may set any header but x-envoy-* and those of the connection; and it cannot ask
 for more time than messageTimeout."""

@@ -7,6 +7,8 @@ from extproc.render.routing import virtual_host
 from extproc.render.usage import usage_filter
 
 _FLAGS_OF_NODES = ["UF", "UH", "UC", "UT", "LR", "UR", "UO", "UPE", "URX", "NC"]
+_EXTPROCS_500 = "policy_error"
+"""The outcome with which extproc itself answers 500."""
 
 
 def connection_manager(d: Description) -> Part:
@@ -53,26 +55,33 @@ def local_replies() -> Part:
     }
     too_large = ("the body is larger than this gateway takes", "invalid_request_error", "request_too_large")
     overloaded = ("this gateway is out of memory for more requests; try again", "server_error", "overloaded")
+    undecided = ("this gateway could not choose a node; try again (%RESPONSE_CODE_DETAILS%)", "server_error")
+    failed = {"or_filter": {"filters": [_status(500, "llm.undecided"), _status(504, "llm.undecided_in_time")]}}
     return {
         "mappers": [
             {"filter": _envoys_own(413, "llm.too_large"), "body_format_override": _error(*too_large)},
             node_gone,
             {"filter": _envoys_own(503, "llm.overloaded"), "body_format_override": _error(*overloaded)},
+            {"filter": _told("outcome", {"string_match": {"exact": _EXTPROCS_500}}, otherwise=False)},
+            {"filter": failed, "body_format_override": _error(*undecided, "gateway_error")},
         ]
     }
 
 
 def _envoys_own(code: int, runtime_key: str) -> Part:
+    not_extprocs = _told("reason", {"present_match": False}, otherwise=True)
+    return {"and_filter": {"filters": [_status(code, runtime_key), not_extprocs]}}
+
+
+def _status(code: int, runtime_key: str) -> Part:
     comparison = {"op": "EQ", "value": {"default_value": code, "runtime_key": runtime_key}}
-    not_extprocs = {"filter": "extproc", "path": [{"key": "reason"}], "value": {"present_match": False}}
-    return {
-        "and_filter": {
-            "filters": [
-                {"status_code_filter": {"comparison": comparison}},
-                {"metadata_filter": {"matcher": not_extprocs, "match_if_key_not_found": True}},
-            ]
-        }
-    }
+    return {"status_code_filter": {"comparison": comparison}}
+
+
+def _told(key: str, value: Part, *, otherwise: bool) -> Part:
+    """Matches by what extproc tells under a key; `otherwise` where it tells nothing."""
+    matcher = {"filter": "extproc", "path": [{"key": key}], "value": value}
+    return {"metadata_filter": {"matcher": matcher, "match_if_key_not_found": otherwise}}
 
 
 def _error(message: str, kind: str, code: str) -> Part:

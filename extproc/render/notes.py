@@ -22,8 +22,9 @@ _MANAGER = {
         "x-envoy-upstream-rq-timeout-ms and the like, from all who are not internal."
     ),
     "internal_address_config": (
-        "Nobody is internal. By default every private address is, and so each client behind a balancer of one's own: it "
-        "could have a request tried again and again, or forge the path of the access log."
+        "Nobody is internal. With no range here, or in old Envoys without this setting, every private address is, and "
+        "so each client behind a balancer of one's own: it could have a request tried again and again, or forge the "
+        "path of the access log."
     ),
     "normalize_path": (
         "Policies and what engines are asked at all hang on path prefixes: `/batch/../v1` must not slip through as the "
@@ -63,6 +64,8 @@ _MANAGER = {
     "local_reply_config/mappers/2": (
         "The overload manager's carry no flag. Any other 503 has been matched above, or is extproc's."
     ),
+    "local_reply_config/mappers/3": "extproc's own 500 (policies_strict) passes as it is.",
+    "local_reply_config/mappers/4": "extproc did not answer, and nobody else may serve: Envoy has no other 500 or 504.",
 }
 
 _AROUND = {

@@ -24,6 +24,8 @@ ENDPOINT_HEADER = "x-gateway-destination-endpoint"
 ENDPOINT_SUBSET_HEADER = "x-gateway-destination-endpoint-subset"
 ENDPOINT_SERVED_KEY = "x-gateway-destination-endpoint-served"
 POLICY_HEADER = "x-extproc-policy"
+DESTINATION_KEY = "x-extproc-destination"
+"""gRPC metadata by which Envoy says how it wants to be told, whatever the policy says."""
 LB_NAMESPACE = "envoy.lb"
 FORWARDED_NAMESPACES = (LB_NAMESPACE, "envoy.lb.subset_hint", "extproc.policy")
 
@@ -61,9 +63,14 @@ def policy_text(policy: str | Mapping[str, Any]) -> str:
     return (policy if isinstance(policy, str) else json.dumps(policy)).replace("%", "%%")
 
 
-def initial_metadata(policy: str | Mapping[str, Any]) -> list[Part]:
-    """gRPC metadata that tells extproc the policy."""
-    return [{"key": POLICY_HEADER, "value": policy_text(policy)}]
+def initial_metadata(d: Description) -> list[Part]:
+    """gRPC metadata that tells extproc the policy, and how this Envoy is told if that is not by policies' default."""
+    told = [] if d.destination == "original-dst" else [{"key": DESTINATION_KEY, "value": d.destination}]
+    return [_policy_metadata(d.policy), *told]
+
+
+def _policy_metadata(policy: str | Mapping[str, Any]) -> Part:
+    return {"key": POLICY_HEADER, "value": policy_text(policy)}
 
 
 def early_removal() -> list[Part]:
@@ -145,7 +152,7 @@ def processor(d: Description, *, cluster: str = PROCESSOR) -> Part:
                     "host_selection_retry_max_attempts": 3,
                 },
             },
-            "initial_metadata": initial_metadata(d.policy),
+            "initial_metadata": initial_metadata(d),
         },
         failure_mode_allow=d.fail_open,
         message_timeout=seconds(d.message_timeout_s),
@@ -181,7 +188,7 @@ def route_overrides(d: Description, route: Route) -> Part | None:
         leaves = {"name": "first-tokens", "leave_after_first_token": True}
         policy = leaves if policy is None else policy
     if policy is not None:
-        overrides["grpc_initial_metadata"] = initial_metadata(policy)
+        overrides["grpc_initial_metadata"] = [_policy_metadata(policy)]
     return per_route(overrides=overrides) if overrides else None
 
 

@@ -171,6 +171,7 @@ async def test_serve_is_killed(whole: Running) -> None:
         await whole.fleet.kill(whole.serve.child)
         asked = await ask_all(whole, [name for _, name in NAMES])
         assert {asked[name].status for name in DUPLEX} == {500} or await is_seen(whole)
+        assert {one.code for one in asked.values() if one.status == 500} <= {"gateway_error"}
         assert {(asked[name].status, asked[name].node) for name in OTHERS} == {(200, None)}
         assert await answering.end() == {name: name not in DUPLEX for _, name in NAMES}
         whole.got()

@@ -115,6 +115,33 @@ def test_what_cannot_be_read_is_a_fault_of_its_file(tmp_path: Path) -> None:
     assert result.stderr.splitlines()[1] == f"{tmp_path}/list.json: (top): wanted a mapping, Envoy's bootstrap, got []"
 
 
+def test_without_a_configuration_the_defaults_are_taken(tmp_path: Path) -> None:
+    shipped = CliRunner().invoke(cli.main, ["check", "--envoy", str(ENVOY / "bootstrap.yaml")])
+    assert (shipped.exit_code, shipped.stdout, shipped.stderr) == (0, "OK\n", "")
+    (tmp_path / "envoy.json").write_text(json.dumps(bootstrap(complete())))
+    result = CliRunner().invoke(cli.main, ["check", "--envoy", str(tmp_path / "envoy.json"), "--json"])
+    assert result.exit_code == 1
+    assert {one["file"] for one in json.loads(result.stdout)} == {f"{tmp_path}/envoy.json"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "apiVersion: v1\nkind: ConfigMap\n",
+        '{"kind": "List", "apiVersion": "v1"}',
+        "# Written.\n---\nkind: EnvoyFilter\napiVersion: networking.istio.io/v1alpha3\n---\na: 1\n",
+    ],
+)
+def test_what_is_for_kubernetes_is_told_so(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    result = CliRunner().invoke(cli.main, ["check", "--envoy", str(tmp_path / "a.yaml")])
+    assert result.exit_code == 1
+    assert "this is for Kubernetes: give the proxy's, as of `istioctl proxy-config all POD -o json`" in result.stderr
+    (tmp_path / "a.yaml").write_text(text.replace("kind", "sort"))
+    result = CliRunner().invoke(cli.main, ["check", "--envoy", str(tmp_path / "a.yaml")])
+    assert (result.exit_code, "Kubernetes" in result.stderr) == (1, False)
+
+
 def test_of_a_filter_that_only_tells_nothing_else_is_said() -> None:
     watching = put(
         put(complete(), f"{FILTER}observability_mode", True), f"{FILTER}mutation_rules", {"disallow_all": True}
@@ -150,10 +177,12 @@ IN_MANAGER = [
     *(HOST[:-1], f"{HOST}routes", f"{HOST}request_body_buffer_limit", "route_config.request_headers_to_remove"),
     *(ROUTE[:-1], f"{ROUTE}match", f"{ROUTE}match.headers", f"{ROUTE}route"),
     *(MODE, BODY, ALLOW, METADATA, f"{FILTER}metadata_options"),
+    *("access_log", "stream_idle_timeout", f"{ROUTE}metadata.filter_metadata", f"{ROUTE}route.retry_policy"),
     *("http_filters.1", "upgrade_configs", "early_header_mutation_extensions"),
 ]
 BESIDE = [
     *("clusters.0.circuit_breakers", "clusters.2.type", "clusters.2.original_dst_lb_config"),
+    *("clusters.0.typed_extension_protocol_options", "clusters.0.cluster_type"),
     *("clusters.1.load_balancing_policy", "listeners.0.per_connection_buffer_limit_bytes"),
 ]
 

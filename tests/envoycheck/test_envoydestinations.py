@@ -167,7 +167,9 @@ def test_the_metadata_of_a_choice_is_received() -> None:
     assert fault.startswith("warning: ")
     assert found(put(complete(), RECEIVING, {"untyped": ["extproc"]})) == []
     (fault,) = found(put(complete(), RECEIVING, None))
-    assert fault.startswith(f"warning: {RECEIVING}.untyped: wanted extproc among them")
+    assert fault.startswith(f"{RECEIVING}.untyped: wanted extproc among them (else serve knows none of its requests")
+    off = configured(policies={"default": {"mode": "off"}})
+    assert found(put(complete(), RECEIVING, None), off) == []
 
 
 def test_clients_cannot_name_a_destination() -> None:

@@ -128,6 +128,8 @@ def test_refusals_are_heard() -> None:
 def test_clients_do_not_choose_their_policy(value: str) -> None:
     (fault,) = found(put(complete(), METADATA, asking(value)))
     assert fault.startswith(f"warning: {METADATA}.1.value: wanted no header of the request")
+    (fault,) = found(put(complete(), METADATA, [{"key": "x-extproc-destination", "value": value}]))
+    assert "(clients choose their destination)" in fault
     for other in ("%ROUTE_NAME%", "100%%", "default"):
         assert found(put(complete(), METADATA, asking(other))) == []
 

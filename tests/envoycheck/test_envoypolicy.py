@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from extproc import cli
 from extproc.core.policy import RoutingPolicy
-from extproc.gateway.routepolicy import KEY, RoutePolicies
+from extproc.gateway.routepolicy import RoutePolicies
 
 
 def check(*arguments: str) -> Result:
@@ -31,7 +31,7 @@ def test_a_policy_is_shown_by_what_it_has_beyond_the_defaults() -> None:
 def test_machines_get_all_of_it() -> None:
     asked = '{"name": "a", "aliases": {"fast": {"small": 1}}}'
     policies = RoutePolicies({}, RoutingPolicy())
-    read, fault = policies.of([(KEY, asked)])
+    read, fault = policies.of(asked)
     assert fault is None
     shown = json.loads(check("--policy", asked, "--json").stdout)
     assert RoutingPolicy.model_validate(shown) == read

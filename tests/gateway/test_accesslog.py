@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,13 +11,14 @@ from typing import Any
 
 import grpc
 import pytest
-from envoy.data.accesslog.v3.accesslog_pb2 import HTTPAccessLogEntry, TCPAccessLogEntry
+import structlog
+from envoy.data.accesslog.v3.accesslog_pb2 import AccessLogType, HTTPAccessLogEntry, TCPAccessLogEntry
 from envoy.service.accesslog.v3.als_pb2 import StreamAccessLogsMessage, StreamAccessLogsResponse
 from envoy.service.accesslog.v3.als_pb2_grpc import AccessLogServiceStub
 
 from extproc.config import ServeLimits
 from extproc.gateway import accesslog
-from extproc.gateway.accesslog import ENTRIES_AT_ONCE, AccessLog, AnswerEnded, register
+from extproc.gateway.accesslog import ENTRIES_AT_ONCE, UNREAD_TOLD, AccessLog, AnswerEnded, register
 from extproc.gateway.server import grpc_options
 from extproc.ops.metrics import Metrics
 from extproc.sizes import KIB
@@ -97,6 +99,48 @@ async def test_entries_beyond_the_bound_of_a_message_are_ignored(monkeypatch: py
         await until(lambda: len(envoy.ended) == 5)
         assert envoy.metric('extproc_access_log_entries_total{verdict="ignored"} 3.0')
         call.cancel()
+
+
+def begun(made: HTTPAccessLogEntry, seconds: float = 60.0) -> HTTPAccessLogEntry:
+    """The entry, of a request that began so long after now."""
+    made.common_properties.start_time.seconds = int(time.time() + seconds)
+    return made
+
+
+def running(made: HTTPAccessLogEntry) -> HTTPAccessLogEntry:
+    made.common_properties.access_log_type = AccessLogType.DownstreamPeriodic
+    return made
+
+
+UNREAD = [begun(entry(None)) for _ in range(UNREAD_TOLD)]
+
+
+@pytest.mark.parametrize(
+    ("entries", "warnings"),
+    [
+        (UNREAD, 1),
+        (UNREAD * 3, 1),
+        (UNREAD[1:], 0),
+        ([*UNREAD[1:], entry(), *UNREAD], 0),
+        ([entry(), *UNREAD], 0),
+        ([begun(entry(None), -60)] * 50, 0),
+        ([running(begun(entry(None)))] * 50, 0),
+        ([begun(entry({}))] * 50, 0),
+    ],
+    ids=["none read", "thrice", "too few", "one late", "one early", "began before us", "not ended", "ours is there"],
+)
+async def test_it_is_told_once_where_the_first_entries_are_all_without_our_metadata(
+    entries: list[HTTPAccessLogEntry], warnings: int
+) -> None:
+    with structlog.testing.capture_logs() as logged:
+        async with taken() as envoy:
+            call = envoy.stub.StreamAccessLogs()
+            await call.write(message(*entries))
+            await call.done_writing()
+            await call
+    told = [one["event"] for one in logged if one["log_level"] == "warning"]
+    assert len(told) == warnings
+    assert all("receiving_namespaces needs extproc" in one for one in told)
 
 
 async def test_a_message_as_long_as_envoy_makes_them_is_read_however_short_bodies_are_kept() -> None:

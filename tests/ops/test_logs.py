@@ -1,4 +1,7 @@
+import contextlib
 import json
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +17,21 @@ try:
 except ZeroDivisionError:
     log.exception("error of ours", where="tick")
 """
+
+
+def on_a_terminal(code: str) -> str:
+    """What the code writes to a stderr that is a terminal."""
+    controller, terminal = pty.openpty()
+    try:
+        subprocess.run([sys.executable, "-c", code], stderr=terminal, check=True, env=os.environ | {"TERM": "xterm"})
+    finally:
+        os.close(terminal)
+    written = b""
+    with contextlib.suppress(OSError):  # at its end
+        while chunk := os.read(controller, 65_536):
+            written += chunk
+    os.close(controller)
+    return written.decode()
 
 
 def logged(log_format: str, level: str) -> str:
@@ -38,7 +56,14 @@ def test_text_can_be_asked_for() -> None:
     text = logged("text", "info")
     assert "node forgotten" in text
     assert not text.startswith("{")
-    assert "ZeroDivisionError" in text
+    assert "ZeroDivisionError: division by zero" in text
+
+
+def test_colours_are_for_terminals_only() -> None:
+    assert "\x1b" not in logged("text", "info")
+    line = CODE.format(format="auto", level="info").split("try:")[0]
+    assert "\x1b[" in on_a_terminal(line)
+    assert "node forgotten" in on_a_terminal(line)
 
 
 def test_what_is_under_the_level_is_left_out() -> None:

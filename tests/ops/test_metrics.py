@@ -92,6 +92,15 @@ def test_decisions_are_counted_by_outcome_and_phase(metrics: Metrics, outcome: O
     assert at(found, "extproc_uncached_prompt_tokens_total") == 100
 
 
+def test_the_control_arm_of_a_canary_is_no_fallback(metrics: Metrics) -> None:
+    by_turn, full = decision(chosen("a", fallback=True)), decision(Refused(Refusal.OVERLOADED, "no"))
+    arms = [(by_turn, "control", "control"), (by_turn, "strategy", "fallback"), (full, "control", "overloaded")]
+    for one, arm, label in arms:
+        metrics.requests.decided(replace(one, arm=arm), 0.0)
+        assert at(series(metrics), "extproc_decisions_total", outcome=label, phase="decode") == 1
+        assert at(series(metrics), "extproc_decisions_by_arm_total", policy="default", arm=arm, outcome=label) == 1
+
+
 def test_decisions_are_counted_by_policy_and_arm_and_further_policies_together(metrics: Metrics) -> None:
     for number in range(POLICIES_COUNTED_MAX + 5):
         one = replace(decision(chosen("a")), policy=f"p{number}", arm="control")

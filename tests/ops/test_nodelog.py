@@ -7,6 +7,48 @@ from extproc.ops.nodelog import NodeLog
 from tests.core.fleet import view
 
 
+def told_of(looks: list[list[NodeSample]]) -> list[list[dict[str, object]]]:
+    """What the log says at each look."""
+    log = NodeLog(structlog.get_logger())
+    told = []
+    for nodes in looks:
+        with structlog.testing.capture_logs() as lines:
+            log.look(nodes)
+        told.append([dict(line) for line in lines])
+    return told
+
+
+def test_a_node_that_is_left_out_is_told_once_then_its_trial_then_its_return() -> None:
+    def out(out_s: float | None) -> list[NodeSample]:
+        return [NodeSample(view("a"), Freshness.FRESH, 0.0, out_s=out_s), NodeSample(view("b"), Freshness.FRESH, 0.0)]
+
+    # While a trial runs, or after it failed, the node is out anew: that is the same story.
+    looks = [out(None), out(4.96), out(1.0), out(-0.5), out(29.0), out(0.0), out(None), out(None), out(-1.0), []]
+    told = [[(line["event"], line["node_id"]) for line in lines] for lines in told_of(looks)]
+    assert told == [
+        [("node joined", "a"), ("node joined", "b")],
+        [("node left out", "a")],
+        [],
+        [("node on trial", "a")],
+        [],
+        [],
+        [("node back in", "a")],
+        [],
+        [("node left out", "a"), ("node on trial", "a")],  # a look came late
+        told[-1],
+    ]
+    assert set(told[-1]) == {("node left", "a"), ("node left", "b")}
+    (left_out,) = told_of(looks)[1]
+    assert left_out == {
+        "event": "node left out",
+        "log_level": "warning",
+        "node_id": "a",
+        "host": view("a").snapshot.host,
+        "why": "failed requests",
+        "seconds": 5.0,
+    }
+
+
 def test_each_change_of_a_node_is_one_line() -> None:
     capturing = CapturingLogger()
     log = NodeLog(

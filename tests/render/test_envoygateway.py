@@ -12,6 +12,8 @@ from tests.render.gatewaymesh import resources
 from tests.render.test_istio import validate
 
 LOAD_SCORE = {"strategy": "load-score"}
+LISTED = {"destination": "override-host"}
+"""As every policy says that is written in place."""
 BATCH = {"prefix": "/batch/v1/", "rewrite": "/v1/", "name": "batch", "policy": LOAD_SCORE}
 TLS = {"ca": "/ca.pem"}
 BODY_MODES = [
@@ -75,11 +77,11 @@ async def test_envoy_takes_it_with_options(given: dict[str, Any], tmp_path: Path
         ({"prefix": "/v1/"}, "default", None),
         ({"prefix": "/v1/"}, "chat", "chat"),
         ({"prefix": "/v1/", "policy": "batch"}, "default", "batch"),
-        ({"prefix": "/v1/", "policy": LOAD_SCORE}, "chat", json.dumps(LOAD_SCORE)),
+        ({"prefix": "/v1/", "policy": LOAD_SCORE}, "chat", json.dumps(LOAD_SCORE | LISTED)),
         (
             {"prefix": "/v1/", "first_tokens": True},
             "default",
-            '{"name": "first-tokens", "leave_after_first_token": true}',
+            '{"name": "first-tokens", "leave_after_first_token": true, "destination": "override-host"}',
         ),
     ],
 )

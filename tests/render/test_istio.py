@@ -133,6 +133,8 @@ def test_listed_hosts_are_chosen_of_istios_own_cluster() -> None:
     (policy,) = cluster(made, ENGINES)["load_balancing_policy"]["policies"]
     sources = policy["typed_extension_config"]["typed_config"]["override_host_sources"]
     assert [list(one) for one in sources] == [["metadata"]]
+    told = manager(made)["http_filters"][0]["typed_config"]["grpc_service"]["initial_metadata"]
+    assert {one["key"]: one["value"] for one in told}["x-extproc-destination"] == "override-host"
     assert [one["name"] for one in routes(made)] == ["no-adapters", "batch", "llm"]
     assert {one["name"] for one in made["static_resources"]["clusters"]} == {ENGINES, "sds-grpc", "extproc"}
     retries = [one["retries"] for one in documents(text)["VirtualService"]["spec"]["http"]]
