@@ -33,10 +33,17 @@ def test_a_host_has_one_spelling(host: str) -> None:
 @pytest.mark.parametrize("host", [
     "0.0.0.0:80", "0.1.2.3:80", "255.255.255.255:80", "224.0.0.1:80", "239.255.255.250:80", "169.254.169.254:80",
     "[::]:80", "[ff02::1]:80", "[fe80::1]:80", "[::ffff:10.0.0.1]:80", "[::ffff:a00:1]:80",
-    "[::ffff:169.254.169.254]:80", "[fd00:ec2::254]:80",
+    "[::ffff:169.254.169.254]:80", "[fd00:ec2::254]:80", "[64:ff9b::a9fe:a9fe]:80", "[64:ff9b:1::a9fe:a9fe]:80",
+    "[2002:a9fe:a9fe::1]:80", "[64:ff9b::]:80", "100.100.100.200:80", "168.63.129.16:80", "192.0.0.192:80",
+    "[64:ff9b::6464:64c8]:80",
 ])  # fmt: skip
 def test_addresses_that_no_node_has_are_refused_even_where_everything_is_allowed(host: str) -> None:
     assert refusal(host, ANYWHERE) is not None
+
+
+@pytest.mark.parametrize("host", ["[::1]:80", "[64:ff9b::a00:1]:80", "[2002:a00:1::1]:80", "[fd00::a9fe:a9fe]:80"])
+def test_addresses_that_are_like_them_are_not(host: str) -> None:
+    assert refusal(host, ANYWHERE) is None
 
 
 @pytest.mark.parametrize("host", ["8.8.8.8:80", "172.32.0.1:80", "[2001:db8::1]:80", "100.64.0.1:80"])
