@@ -182,8 +182,7 @@ class NodeLedger:
 
     def undo(self, entry: Entry) -> None:
         """It never came."""
-        assert entry.left_s is None, "only those move whose stream is open"
-        self.held -= 1
+        self.held -= entry.left_s is None
         self.drop(entry)
         adapter = entry.reservation.adapter
         if adapter is not None and all(other.reservation.adapter != adapter for other in self.open.values()):
@@ -195,7 +194,7 @@ class NodeLedger:
         one = entry.reservation
         self.open[one.request_id] = entry
         self.open = dict(sorted(self.open.items(), key=lambda item: opened_s(item[1])))
-        self.held += 1
+        self.held += entry.left_s is None
         self.sequences += one.sequences
         if one.adapter is not None:
             self.adapters.setdefault(one.adapter, one.opened_s)

@@ -196,8 +196,10 @@ def retries(d: Description, cluster: str) -> Part | None:
     """`retry_policy` of a route to this cluster; `None`: it has none.
 
     Where a body goes on while extproc sees it, retries have Envoy send what has gone on once more when extproc fails.
+    That is worth it only where a retry comes to another node.
     """
-    if d.body_mode in ("streamed", "buffered-partial") and cluster != FAILOVER:
+    streams = d.body_mode in ("streamed", "buffered-partial")
+    if streams and cluster != FAILOVER and d.destination != "override-host":
         return None
     if d.destination == "override-host":
         return {

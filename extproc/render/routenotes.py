@@ -71,7 +71,7 @@ def _time(d: Description) -> str:
     timeout = "The default of 15 s cuts generations."
     if d.body_mode not in ("streamed", "buffered-partial"):
         return timeout
-    if d.failover:
+    if d.failover or d.destination == "override-host":
         return f"{timeout} The price of the retries in this body mode: {_TWICE}."
     return f"{timeout} No retry_policy in this body mode: with one, {_TWICE}."
 

@@ -101,7 +101,7 @@ async def test_entries_beyond_the_bound_of_a_message_are_ignored(monkeypatch: py
         call.cancel()
 
 
-def begun(made: HTTPAccessLogEntry, seconds: float = 60.0) -> HTTPAccessLogEntry:
+def begun(made: HTTPAccessLogEntry, seconds: float = 1e6) -> HTTPAccessLogEntry:
     """The entry, of a request that began so long after now."""
     made.common_properties.start_time.seconds = int(time.time() + seconds)
     return made

@@ -91,7 +91,7 @@ def test_each_call_is_one_line(path: Path) -> None:
         {
             "now_s": NOW_S,
             "answered": {"request_id": "r1", "ending": "served", "host": None, "model": None, "output_tokens": 7}
-            | {"over": True, "used_tokens": None},
+            | {"over": True, "used_tokens": None, "at_s": None},
         },
         {"now_s": NOW_S, "request_id": "r1"},
         {"now_s": NOW_S},
