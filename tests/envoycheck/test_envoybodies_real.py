@@ -160,6 +160,13 @@ async def test_what_is_found_is_what_the_real_envoy_does_with_bodies(tmp_path: P
     assert upgraded == [not is_told(one, "allow_mode_override") for one in UPGRADING.values()]
 
 
+async def is_gone(made: Trial) -> bool:
+    """Whether Envoy has noticed that the processor is away."""
+    _, page = await made.ask("admin", "/stats?filter=^cluster.extproc.upstream_cx_active", None)
+    assert "upstream_cx_active" in page
+    return page.strip().endswith(": 0")
+
+
 async def test_what_is_found_is_what_the_real_envoy_does_while_serve_fails(tmp_path: Path) -> None:
     running = {name: one for name, one in FAILING.items() if name != "full duplex"}
     async with trial(tmp_path, FAILING, clusters) as made:
@@ -168,6 +175,7 @@ async def test_what_is_found_is_what_the_real_envoy_does_while_serve_fails(tmp_p
         await until(lambda: made.processor.open == len(running))
         await until(lambda: made.slow == len(running))
         await made.stop_processor()
+        await until(lambda: is_gone(made))
         made.go.set()
         came = {name: (await one)[0] for name, one in asked.items()}
         away = {name: (await made.ask(name))[0] for name in FAILING}
