@@ -137,13 +137,19 @@ def test_only_a_partial_body_that_goes_on_is_a_part(mode: BodyMode, ended: bool,
     assert isinstance(read, ParsedBody if cut else BodyFault)
 
 
-@given(cut=st.integers(0, 400), body=st.binary(max_size=40))
-def test_no_part_of_any_body_raises_and_none_tells_another_model(cut: int, body: bytes) -> None:
-    whole = chat(messages=[{"role": "user", "content": "x" * 50}], tools=[{"a": [1.5, None]}], model="mistral", n=3)
-    for part in (whole[:cut], body, whole[:cut] + body):
-        parsed = of_part(part)
-        if part == whole[:cut] and parsed is not None:
-            assert (parsed.model, len(whole) - cut <= 8) == ("mistral", True)
+WHOLE = chat(messages=[{"role": "user", "content": "x" * 50}], tools=[{"a": [1.5, None]}], model="mistral", n=3)
+
+
+@pytest.mark.parametrize("cut", range(len(WHOLE) + 1))
+def test_a_part_tells_the_whole_name_of_the_model_or_none(cut: int) -> None:
+    parsed = of_part(WHOLE[:cut])
+    assert (None if parsed is None else parsed.model) == ("mistral" if b'"mistral"' in WHOLE[:cut] else None)
+
+
+@given(cut=st.integers(0, len(WHOLE)), body=st.binary(max_size=40))
+def test_no_part_of_any_body_raises(cut: int, body: bytes) -> None:
+    for part in (body, WHOLE[:cut] + body):
+        of_part(part)
 
 
 @pytest.mark.parametrize(
