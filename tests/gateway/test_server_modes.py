@@ -57,6 +57,8 @@ async def test_in_full_duplex_the_headers_are_answered_when_the_body_is_whole_an
         assert destination(first) == HOST
         assert given_back(pieces) == (sent, [False, False, True])
         assert envoy.balancer.requests_open == 1
+        await until(lambda: envoy.processor._budget.bytes_reserved == 0)
+        assert envoy.balancer.requests_open == 1, "while the answer runs"
         assert await end(call) is grpc.StatusCode.OK
         await until(envoy.idle)
 

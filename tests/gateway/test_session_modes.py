@@ -8,6 +8,7 @@ from extproc.core.balancer import Balancer
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import CountSource, TokenCount
 from extproc.core.snapshot import ServedModel
+from extproc.gateway.budget import BodyBudget
 from extproc.gateway.conversation import (
     Admitted,
     BodyMode,
@@ -162,15 +163,15 @@ def sent(nodes: Balancer) -> dict[str, int]:
 
 
 def test_the_reservation_is_where_the_request_was_served_and_who_failed_before_is_out() -> None:
-    nodes = balancer(snapshot("a"), snapshot("b"), snapshot("c"))
+    nodes = balancer(*map(snapshot, "abcdef"))
     talk = Talk(nodes, policy=LIST)
     action = talk.say(headers(), whole(chat()))
     assert isinstance(action, SetDestination)
     first, second = action.hosts
-    by_host = {snapshot(one).host: one for one in "abc"}
+    by_host = {snapshot(one).host: one for one in "abcdef"}
     assert sent(nodes)[by_host[first]] == 1
     assert talk.say(ResponseHeaders(200, second), now_s=NOW_S) == ACKNOWLEDGE
-    assert sent(nodes) == {one: int(one == by_host[second]) for one in "abc"}
+    assert sent(nodes) == {one: int(one == by_host[second]) for one in "abcdef"}
     assert set(nodes.out_until_s) == {by_host[first]}
     talk.session.close(NOW_S)
     assert nodes.requests_open == 0
@@ -205,6 +206,8 @@ def test_a_body_that_envoy_never_shows_takes_no_room_but_has_its_limit() -> None
     talk = Talk(fleet())
     assert destination_of(talk.say(headers(mode=BodyMode.NONE, named=NAMED, content_length=10_000)))
     assert talk.budget.bytes_reserved == 0
+    full_budget = Talk(fleet(), budget=BodyBudget(5000))
+    assert destination_of(full_budget.say(headers(mode=BodyMode.NONE, named=NAMED, content_length=10_000)))
     assert error_of(Talk(fleet()).say(headers(mode=BodyMode.NONE, content_length=10_001)))["status"] == 413
 
 

@@ -150,6 +150,8 @@ async def test_a_method_that_does_not_exist_is_no_handler(tmp_path: Path) -> Non
 
 def test_names_of_peers_without_certificate_are_none() -> None:
     assert names_of({}) == set()
+    uris = [b"urn:evil.envoy.example", b"router.example", b"spiffe://cluster.local/ns/a"]
+    assert names_of({"peer_uri": uris}) == {"spiffe://cluster.local/ns/a"}, "others could pass for names of hosts"
     assert names_of({"x509_common_name": [b""]}) == set()
     assert not allowed("", frozenset({"*."}))
     assert not allowed(".example", frozenset({"*.example"}))
