@@ -15,7 +15,8 @@ from click.testing import CliRunner, Result
 from extproc import app, cli
 from extproc.address import TcpAddress
 from extproc.agent import agent
-from extproc.agent.settings import AgentConfig, EngineKind
+from extproc.agent.engines.enginekind import EngineKind
+from extproc.agent.settings import AgentConfig
 from extproc.config import Config
 from extproc.ops.logs import LogFormat
 from extproc.sim import emulator

@@ -13,14 +13,15 @@ import structlog
 
 from extproc.agent import credentials
 from extproc.agent.engines.reading import FIRST_LOOK, MEASURED, NOT_TOLD, QUIET
+from extproc.agent.enginesettings import EngineConfig
 from extproc.agent.gpu import GpuMeter, Nvml, open_nvml
 from extproc.agent.push import RouterLink
 from extproc.agent.resolve import resolve
 from extproc.agent.scrape import EnginePages
-from extproc.agent.settings import AgentConfig, EngineConfig
+from extproc.agent.settings import AgentConfig
 from extproc.agent.watch import EngineWatch, Sighting
 from extproc.agent.wire import Report
-from extproc.core.snapshot import NodeState, Snapshot
+from extproc.core.snapshot import REASON_CHARS_MAX, SIGNALS, NodeState, Snapshot
 
 _NOTHING_WRONG = frozenset({QUIET, FIRST_LOOK, NOT_TOLD})
 
@@ -109,13 +110,7 @@ class _Node:
         self.absent: dict[str, str] = {}
         self._engine = engine
         self._agent_id = agent_id
-        self._watch = EngineWatch(
-            self.pages,
-            engine.engine_kind,
-            config.scrape_timeout_s,
-            config.models_interval_s,
-            engine.adapters_loadable,
-        )
+        self._watch = EngineWatch(self.pages, engine, config.scrape_timeout_s, config.models_interval_s)
         self._gpu = GpuMeter(nvml, engine.gpu)
         self._resolve_within_s = config.scrape_timeout_s
         self._host: str | None = None
@@ -170,6 +165,13 @@ class _Node:
         if self._host is None or self._host_is_old:
             self._host = await resolve(self._engine.host, self._resolve_within_s) or self._host
 
+    def _told_absent(self, sighting: Sighting) -> tuple[tuple[str, str], ...]:
+        """What routers are told: signals that should be there. Of an engine that is not ready they know why already."""
+        if sighting.state is not NodeState.READY:
+            return ()
+        wrong = {name: reason for name, reason in self.absent.items() if reason not in _NOTHING_WRONG}
+        return tuple(sorted((name, reason[:REASON_CHARS_MAX]) for name, reason in wrong.items() if name in SIGNALS))
+
     def _snapshot(self, host: str, sighting: Sighting, gpu_utilization: float | None) -> Snapshot:
         measured: dict[str, Any] = {name: getattr(sighting.reading, name) for name in MEASURED}
         return Snapshot(
@@ -183,5 +185,6 @@ class _Node:
             gpu_utilization=gpu_utilization,
             weight=self._engine.weight,
             not_ready_reason=sighting.not_ready,
+            absent=self._told_absent(sighting),
             **measured,
         )

@@ -55,11 +55,16 @@ class EnginePages:
         await self._session.close()
 
     async def get(self, path: str, deadline_s: float) -> Answer | Unanswered:
-        """One page, complete before `deadline_s` of the loop's clock. Redirects are answers, they are not followed."""
+        """One page, complete before `deadline_s` of the loop's clock. Redirects are answers, they are not followed.
+
+        `path` may be a whole URL, for what the engine serves elsewhere.
+        """
         try:
             async with (
                 asyncio.timeout_at(deadline_s),
-                self._session.get(self._url + path, allow_redirects=False) as response,
+                self._session.get(
+                    self._url + path if path.startswith("/") else path, allow_redirects=False
+                ) as response,
             ):
                 page = bytearray()
                 async for chunk in response.content.iter_chunked(_CHUNK_BYTES):

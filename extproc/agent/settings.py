@@ -1,16 +1,12 @@
 """What `extproc agent` can be told, and how a mapping or a file becomes that."""
 
-import enum
 import re
 from pathlib import Path
 from typing import Annotated, Self, assert_never
-from urllib.parse import urlsplit
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainValidator,
     ValidationError,
@@ -21,24 +17,12 @@ from pydantic import (
 
 from extproc import address, yamlfile
 from extproc.address import Address, TcpAddress, UnixAddress
-from extproc.core.request import MODEL_CHARS_MAX
+from extproc.agent.enginesettings import SETTINGS, EngineConfig, with_port
 from extproc.core.settings import Fault, faults_of
-from extproc.core.snapshot import MODELS_MAX
 from extproc.settingtypes import FilePath
-
-_SETTINGS = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m)")
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0}
-
-
-class EngineKind(enum.Enum):
-    """Whose pages an engine's are."""
-
-    AUTO = "auto"
-    """Whichever /metrics looks like."""
-    VLLM = "vllm"
-    LLAMACPP = "llamacpp"
 
 
 def _seconds(value: object) -> object:
@@ -52,103 +36,16 @@ def _seconds(value: object) -> object:
 
 def _router(value: object) -> Address:
     router = value if isinstance(value, TcpAddress | UnixAddress) else address.parse(str(value))
-    return _with_port(router) if isinstance(router, TcpAddress) else router
-
-
-def _host(value: object) -> TcpAddress:
-    host = value if isinstance(value, TcpAddress) else address.parse(str(value))
-    if isinstance(host, UnixAddress):
-        msg = "host:port or [ipv6]:port"
-        raise ValueError(msg)
-    return _with_port(host)
-
-
-def _with_port(host: TcpAddress) -> TcpAddress:
-    if host.port == 0:
-        msg = "a port from 1 to 65535"
-        raise ValueError(msg)
-    return host
-
-
-def _engine_url(value: object) -> str:
-    msg = "http://host:port or https://host:port"
-    text = str(value).rstrip("/")
-    try:
-        parts = urlsplit(text)
-        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        raise ValueError(msg) from None
-    if (
-        not sound
-        or parts.username is not None
-        or parts.query
-        or parts.fragment
-        or not text.isprintable()
-        or " " in text
-    ):
-        raise ValueError(msg)
-    return text
-
-
-def _model_name(value: str) -> str:
-    if not (1 <= len(value) <= MODEL_CHARS_MAX and value.isprintable()):
-        msg = f"1..{MODEL_CHARS_MAX} printable characters"
-        raise ValueError(msg)
-    return value
+    return with_port(router) if isinstance(router, TcpAddress) else router
 
 
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 
 
-class EngineConfig(BaseModel):
-    """One engine, which is one node."""
-
-    model_config = _SETTINGS
-
-    node_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$")]
-    """Unique in the fleet, stable over restarts."""
-    engine: Annotated[str, PlainValidator(_engine_url)]
-    """Where the agent reaches the engine; a path before `/metrics` may follow the port."""
-    host: Annotated[TcpAddress, PlainValidator(_host)]
-    """Where Envoy reaches the engine. A name is resolved here, since snapshots carry addresses only.
-    Absent: the host and port of `engine`."""
-    engine_kind: EngineKind = EngineKind.AUTO
-    weight: float = Field(1.0, gt=0, le=1000)
-    """Share in the router's fallback round robin."""
-    gpu: int | None = Field(None, ge=0, le=255)
-    """NVML's index of the engine's GPU. Absent: the machine's only GPU, if it has just one."""
-    adapters_loadable: Annotated[
-        tuple[Annotated[str, AfterValidator(_model_name)], ...], Field(max_length=MODELS_MAX - 1)
-    ] = ()
-    """LoRA adapters that the engine would load if they were asked for, by the names that clients write in `model`.
-    Those that it lists itself are loaded, whether they stand here or not."""
-
-    @field_validator("adapters_loadable")
-    @classmethod
-    def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(names)) != len(names):
-            msg = "each name once"
-            raise ValueError(msg)
-        return names
-
-    @model_validator(mode="before")
-    @classmethod
-    def _reached_like_the_agent_does(cls, mapping: object) -> object:
-        if not isinstance(mapping, dict) or mapping.get("host") is not None or "engine" not in mapping:
-            return mapping
-        try:
-            parts = urlsplit(_engine_url(mapping["engine"]))
-        except ValueError:
-            # The URL is reported as a fault of its own; that of a missing host would only mislead.
-            return mapping | {"host": TcpAddress("unknown", 80)}
-        assert parts.hostname is not None
-        return mapping | {"host": TcpAddress(parts.hostname, parts.port or (443 if parts.scheme == "https" else 80))}
-
-
 class RouterTls(BaseModel):
     """TLS towards every router. Files are PEM, and are read anew for each connection."""
 
-    model_config = _SETTINGS
+    model_config = SETTINGS
 
     ca: FilePath
     """Certificates of authorities, of which one signed the routers'."""
@@ -170,7 +67,7 @@ class RouterTls(BaseModel):
 class AgentConfig(BaseModel):
     """All that `extproc agent` can be told. Times are seconds, or texts as `500ms`, `1s` and `2m`."""
 
-    model_config = _SETTINGS
+    model_config = SETTINGS
 
     routers: Annotated[
         tuple[Annotated[TcpAddress | UnixAddress, PlainValidator(_router)], ...], Field(max_length=64)

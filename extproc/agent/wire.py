@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from extproc.core.snapshot import ROUND_TRIP_S_MAX, NodeState, ServedModel, Snapshot
 from extproc.pb import nodes_pb2
-from extproc.pb.nodes_pb2 import AgentMessage, Goodbye, ModelList, NodeSnapshot
+from extproc.pb.nodes_pb2 import AbsentSignal, AgentMessage, Goodbye, ModelList, NodeSnapshot
 
 _SAMPLE_AGE_MS_MAX = 2**32 - 1
 _STATES = {
@@ -39,6 +39,7 @@ def snapshot_message(report: Report, now_s: float, round_trip_s: float = 0.0) ->
             state=_STATES[snapshot.state],
             models=models,
             gpu_utilization=snapshot.gpu_utilization,
+            gpu_memory_usage=snapshot.gpu_memory_usage,
             kv_cache_usage=snapshot.kv_usage,
             kv_block_size=snapshot.kv_block_size_tokens,
             kv_blocks_total=snapshot.kv_blocks_total,
@@ -58,6 +59,7 @@ def snapshot_message(report: Report, now_s: float, round_trip_s: float = 0.0) ->
             round_trip_ms=min(round_trip_s, ROUND_TRIP_S_MAX) * 1000 or None,
             weight=snapshot.weight,
             not_ready_reason=snapshot.not_ready_reason,
+            absent=[AbsentSignal(signal=signal, reason=reason) for signal, reason in snapshot.absent],
         )
     )
 

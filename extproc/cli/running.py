@@ -85,10 +85,10 @@ def serve(file: Path | None, log_format: str, log_level: str) -> None:
 )
 @click.option(
     "--engine-kind",
-    type=click.Choice(["auto", "vllm", "llamacpp"]),
+    type=click.Choice(["auto", "vllm", "sglang", "trtllm", "triton", "tgi", "llamacpp", "lmdeploy", "generic"]),
     envvar="EXTPROC_ENGINE_KIND",
     show_envvar=True,
-    help="Whose /metrics it is; auto looks.  [default: auto]",
+    help="Whose metrics they are; auto looks.  [default: auto]",
 )
 @click.option("--interval", help="How often to look and report, as 1s or 500ms.  [default: 1s]")
 @click.option("--weight", type=float, help="Share in the fallback's round robin.  [default: 1]")

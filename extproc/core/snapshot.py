@@ -22,6 +22,30 @@ ADAPTERS_MAX = 10_000
 MODELS_MAX = 256
 CONTEXT_LENGTH_TOKENS_MAX = 1_000_000_000
 REASON_CHARS_MAX = 300
+SIGNALS = frozenset(
+    {
+        "models",
+        "gpu_utilization",
+        "gpu_memory_usage",
+        "kv_usage",
+        "kv_block_size_tokens",
+        "kv_blocks_total",
+        "kv_blocks_available",
+        "pending_prefills",
+        "active_decodes",
+        "requests_running",
+        "requests_waiting",
+        "prefill_latency_ms",
+        "decode_ms_per_token",
+        "prefill_tokens_total",
+        "prefill_seconds_total",
+        "first_tokens_total",
+        "prefix_queries_total",
+        "prefix_hits_total",
+        "adapter_slots_free",
+    }
+)
+"""What may be absent: fields of a snapshot."""
 
 
 class NodeState(enum.Enum):
@@ -73,7 +97,9 @@ class Snapshot:
     models: tuple[ServedModel, ...] | None = None
     """`None`: not known; `()`: the engine lists none."""
     gpu_utilization: float | None = None
-    """Share 0..1."""
+    """Share 0..1 of the time in which it computed something."""
+    gpu_memory_usage: float | None = None
+    """Share 0..1 of its memory in use."""
     kv_usage: float | None = None
     """Share 0..1 of the KV cache in use."""
     kv_block_size_tokens: int | None = None
@@ -107,6 +133,8 @@ class Snapshot:
     """Share in the fallback's round robin, over 0."""
     not_ready_reason: str | None = None
     """For people: why the state is not READY."""
+    absent: tuple[tuple[str, str], ...] = ()
+    """Signals that the engine should tell and that cannot be trusted, by the names of the fields above; and why."""
 
 
 class OwnLoad(Struct, frozen=True):

@@ -195,7 +195,7 @@ class JournaledBalancer(Balancer):
             return lines.Left(now_s, event.node_id, event.boot_id)
         snapshot = event.snapshot
         values = zip(_SNAPSHOT_FIELDS, _snapshot_values(snapshot), strict=True)
-        told = {name: value for name, value in values if value is not None}
+        told = {name: value for name, value in values if value not in (None, ())}
         models = snapshot.models
         number = None if models is None else self._number(models, lambda number: lines.Models(number, models))
         return lines.Reported(now_s, told, number)

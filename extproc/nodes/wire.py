@@ -19,6 +19,7 @@ from extproc.core.snapshot import (
     REASON_CHARS_MAX,
     REQUESTS_MAX,
     ROUND_TRIP_S_MAX,
+    SIGNALS,
     NodeLeft,
     NodeState,
     ServedModel,
@@ -29,6 +30,7 @@ from extproc.pb.nodes_pb2 import (
     NODE_STATE_DRAINING,
     NODE_STATE_LOADING,
     NODE_STATE_READY,
+    AbsentSignal,
     Goodbye,
     ModelList,
     NodeSnapshot,
@@ -63,6 +65,7 @@ _COUNTS = (
 )
 _MEASURES = (
     ("gpu_utilization", 1.0),
+    ("gpu_memory_usage", 1.0),
     ("kv_cache_usage", 1.0),
     ("avg_prefill_latency_ms", LATENCY_MS_MAX),
     ("avg_decode_ms_per_token", LATENCY_MS_MAX),
@@ -96,6 +99,9 @@ def snapshot_of(message: NodeSnapshot, hosts_allowed: Sequence[hosts.Network]) -
     models = _models_of(message.models) if message.HasField("models") else None
     if isinstance(models, str):
         return models
+    absent = _absent_of(message.absent)
+    if isinstance(absent, str):
+        return absent
 
     def known(name: str) -> bool:
         return message.HasField(name)  # type: ignore[arg-type]
@@ -108,6 +114,7 @@ def snapshot_of(message: NodeSnapshot, hosts_allowed: Sequence[hosts.Network]) -
         sample_age_s=message.sample_age_ms / 1000,
         state=state,
         models=models,
+        gpu_memory_usage=message.gpu_memory_usage if known("gpu_memory_usage") else None,
         gpu_utilization=message.gpu_utilization if known("gpu_utilization") else None,
         kv_usage=message.kv_cache_usage if known("kv_cache_usage") else None,
         kv_block_size_tokens=message.kv_block_size if known("kv_block_size") else None,
@@ -128,6 +135,7 @@ def snapshot_of(message: NodeSnapshot, hosts_allowed: Sequence[hosts.Network]) -
         round_trip_s=message.round_trip_ms / 1000,
         weight=message.weight if known("weight") else 1.0,
         not_ready_reason=message.not_ready_reason if known("not_ready_reason") else None,
+        absent=absent,
     )
 
 
@@ -166,6 +174,17 @@ def _number_refusal(message: NodeSnapshot) -> str | None:
         if both and getattr(message, name) > getattr(message, whole):
             return _refused(name, f"at most {whole}, {getattr(message, whole)}", getattr(message, name))
     return None
+
+
+def _absent_of(listed: Sequence[AbsentSignal]) -> tuple[tuple[str, str], ...] | str:
+    """Reasons by signal, each once; signals that are not known here are left out."""
+    absent: dict[str, str] = {}
+    for place, one in enumerate(listed):
+        if len(one.reason) > REASON_CHARS_MAX or not one.reason.isprintable():
+            return _refused(f"absent.{place}.reason", f"at most {REASON_CHARS_MAX} printable characters", one.reason)
+        if one.signal in SIGNALS:
+            absent[one.signal] = one.reason
+    return tuple(sorted(absent.items()))
 
 
 def _models_of(message: ModelList) -> tuple[ServedModel, ...] | str:

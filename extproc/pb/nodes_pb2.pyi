@@ -56,21 +56,25 @@ class AgentMessage(_message.Message):
 
     SNAPSHOT_FIELD_NUMBER: _builtins.int
     GOODBYE_FIELD_NUMBER: _builtins.int
+    KV_BLOCKS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def snapshot(self) -> Global___NodeSnapshot: ...
     @_builtins.property
     def goodbye(self) -> Global___Goodbye: ...
+    @_builtins.property
+    def kv_blocks(self) -> Global___KvBlocks: ...
     def __init__(
         self,
         *,
         snapshot: Global___NodeSnapshot | None = ...,
         goodbye: Global___Goodbye | None = ...,
+        kv_blocks: Global___KvBlocks | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["goodbye", b"goodbye", "message", b"message", "snapshot", b"snapshot"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["goodbye", b"goodbye", "kv_blocks", b"kv_blocks", "message", b"message", "snapshot", b"snapshot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["goodbye", b"goodbye", "message", b"message", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["goodbye", b"goodbye", "kv_blocks", b"kv_blocks", "message", b"message", "snapshot", b"snapshot"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["snapshot", "goodbye"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["snapshot", "goodbye", "kv_blocks"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -194,6 +198,8 @@ class NodeSnapshot(_message.Message):
     PREFIX_HITS_TOTAL_FIELD_NUMBER: _builtins.int
     ADAPTER_SLOTS_FREE_FIELD_NUMBER: _builtins.int
     ROUND_TRIP_MS_FIELD_NUMBER: _builtins.int
+    ABSENT_FIELD_NUMBER: _builtins.int
+    GPU_MEMORY_USAGE_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     """unique in the fleet, stable over restarts"""
     host: _builtins.str
@@ -244,8 +250,12 @@ class NodeSnapshot(_message.Message):
     """LoRA adapters that fit without throwing another out"""
     round_trip_ms: _builtins.float
     """message to acknowledgement on this stream; absent: not measured yet"""
+    gpu_memory_usage: _builtins.float
+    """0..1"""
     @_builtins.property
     def models(self) -> Global___ModelList: ...
+    @_builtins.property
+    def absent(self) -> _containers.RepeatedCompositeFieldContainer[Global___AbsentSignal]: ...
     def __init__(
         self,
         *,
@@ -276,10 +286,12 @@ class NodeSnapshot(_message.Message):
         prefix_hits_total: _builtins.int | None = ...,
         adapter_slots_free: _builtins.int | None = ...,
         round_trip_ms: _builtins.float | None = ...,
+        absent: _abc.Iterable[Global___AbsentSignal] | None = ...,
+        gpu_memory_usage: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_active_decode_count", b"_active_decode_count", "_adapter_slots_free", b"_adapter_slots_free", "_available_kv_blocks", b"_available_kv_blocks", "_avg_decode_ms_per_token", b"_avg_decode_ms_per_token", "_avg_prefill_latency_ms", b"_avg_prefill_latency_ms", "_first_tokens_total", b"_first_tokens_total", "_gpu_utilization", b"_gpu_utilization", "_kv_block_size", b"_kv_block_size", "_kv_blocks_total", b"_kv_blocks_total", "_kv_cache_usage", b"_kv_cache_usage", "_not_ready_reason", b"_not_ready_reason", "_pending_prefill_count", b"_pending_prefill_count", "_prefill_seconds_total", b"_prefill_seconds_total", "_prefill_tokens_total", b"_prefill_tokens_total", "_prefix_hits_total", b"_prefix_hits_total", "_prefix_queries_total", b"_prefix_queries_total", "_round_trip_ms", b"_round_trip_ms", "_running_count", b"_running_count", "_waiting_queue_size", b"_waiting_queue_size", "_weight", b"_weight", "active_decode_count", b"active_decode_count", "adapter_slots_free", b"adapter_slots_free", "available_kv_blocks", b"available_kv_blocks", "avg_decode_ms_per_token", b"avg_decode_ms_per_token", "avg_prefill_latency_ms", b"avg_prefill_latency_ms", "first_tokens_total", b"first_tokens_total", "gpu_utilization", b"gpu_utilization", "kv_block_size", b"kv_block_size", "kv_blocks_total", b"kv_blocks_total", "kv_cache_usage", b"kv_cache_usage", "models", b"models", "not_ready_reason", b"not_ready_reason", "pending_prefill_count", b"pending_prefill_count", "prefill_seconds_total", b"prefill_seconds_total", "prefill_tokens_total", b"prefill_tokens_total", "prefix_hits_total", b"prefix_hits_total", "prefix_queries_total", b"prefix_queries_total", "round_trip_ms", b"round_trip_ms", "running_count", b"running_count", "waiting_queue_size", b"waiting_queue_size", "weight", b"weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_active_decode_count", b"_active_decode_count", "_adapter_slots_free", b"_adapter_slots_free", "_available_kv_blocks", b"_available_kv_blocks", "_avg_decode_ms_per_token", b"_avg_decode_ms_per_token", "_avg_prefill_latency_ms", b"_avg_prefill_latency_ms", "_first_tokens_total", b"_first_tokens_total", "_gpu_memory_usage", b"_gpu_memory_usage", "_gpu_utilization", b"_gpu_utilization", "_kv_block_size", b"_kv_block_size", "_kv_blocks_total", b"_kv_blocks_total", "_kv_cache_usage", b"_kv_cache_usage", "_not_ready_reason", b"_not_ready_reason", "_pending_prefill_count", b"_pending_prefill_count", "_prefill_seconds_total", b"_prefill_seconds_total", "_prefill_tokens_total", b"_prefill_tokens_total", "_prefix_hits_total", b"_prefix_hits_total", "_prefix_queries_total", b"_prefix_queries_total", "_round_trip_ms", b"_round_trip_ms", "_running_count", b"_running_count", "_waiting_queue_size", b"_waiting_queue_size", "_weight", b"_weight", "active_decode_count", b"active_decode_count", "adapter_slots_free", b"adapter_slots_free", "available_kv_blocks", b"available_kv_blocks", "avg_decode_ms_per_token", b"avg_decode_ms_per_token", "avg_prefill_latency_ms", b"avg_prefill_latency_ms", "first_tokens_total", b"first_tokens_total", "gpu_memory_usage", b"gpu_memory_usage", "gpu_utilization", b"gpu_utilization", "kv_block_size", b"kv_block_size", "kv_blocks_total", b"kv_blocks_total", "kv_cache_usage", b"kv_cache_usage", "models", b"models", "not_ready_reason", b"not_ready_reason", "pending_prefill_count", b"pending_prefill_count", "prefill_seconds_total", b"prefill_seconds_total", "prefill_tokens_total", b"prefill_tokens_total", "prefix_hits_total", b"prefix_hits_total", "prefix_queries_total", b"prefix_queries_total", "round_trip_ms", b"round_trip_ms", "running_count", b"running_count", "waiting_queue_size", b"waiting_queue_size", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_decode_count", b"_active_decode_count", "_adapter_slots_free", b"_adapter_slots_free", "_available_kv_blocks", b"_available_kv_blocks", "_avg_decode_ms_per_token", b"_avg_decode_ms_per_token", "_avg_prefill_latency_ms", b"_avg_prefill_latency_ms", "_first_tokens_total", b"_first_tokens_total", "_gpu_utilization", b"_gpu_utilization", "_kv_block_size", b"_kv_block_size", "_kv_blocks_total", b"_kv_blocks_total", "_kv_cache_usage", b"_kv_cache_usage", "_not_ready_reason", b"_not_ready_reason", "_pending_prefill_count", b"_pending_prefill_count", "_prefill_seconds_total", b"_prefill_seconds_total", "_prefill_tokens_total", b"_prefill_tokens_total", "_prefix_hits_total", b"_prefix_hits_total", "_prefix_queries_total", b"_prefix_queries_total", "_round_trip_ms", b"_round_trip_ms", "_running_count", b"_running_count", "_waiting_queue_size", b"_waiting_queue_size", "_weight", b"_weight", "active_decode_count", b"active_decode_count", "adapter_slots_free", b"adapter_slots_free", "available_kv_blocks", b"available_kv_blocks", "avg_decode_ms_per_token", b"avg_decode_ms_per_token", "avg_prefill_latency_ms", b"avg_prefill_latency_ms", "boot_id", b"boot_id", "first_tokens_total", b"first_tokens_total", "gpu_utilization", b"gpu_utilization", "host", b"host", "kv_block_size", b"kv_block_size", "kv_blocks_total", b"kv_blocks_total", "kv_cache_usage", b"kv_cache_usage", "models", b"models", "node_id", b"node_id", "not_ready_reason", b"not_ready_reason", "pending_prefill_count", b"pending_prefill_count", "prefill_seconds_total", b"prefill_seconds_total", "prefill_tokens_total", b"prefill_tokens_total", "prefix_hits_total", b"prefix_hits_total", "prefix_queries_total", b"prefix_queries_total", "round_trip_ms", b"round_trip_ms", "running_count", b"running_count", "sample_age_ms", b"sample_age_ms", "sequence", b"sequence", "state", b"state", "waiting_queue_size", b"waiting_queue_size", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_decode_count", b"_active_decode_count", "_adapter_slots_free", b"_adapter_slots_free", "_available_kv_blocks", b"_available_kv_blocks", "_avg_decode_ms_per_token", b"_avg_decode_ms_per_token", "_avg_prefill_latency_ms", b"_avg_prefill_latency_ms", "_first_tokens_total", b"_first_tokens_total", "_gpu_memory_usage", b"_gpu_memory_usage", "_gpu_utilization", b"_gpu_utilization", "_kv_block_size", b"_kv_block_size", "_kv_blocks_total", b"_kv_blocks_total", "_kv_cache_usage", b"_kv_cache_usage", "_not_ready_reason", b"_not_ready_reason", "_pending_prefill_count", b"_pending_prefill_count", "_prefill_seconds_total", b"_prefill_seconds_total", "_prefill_tokens_total", b"_prefill_tokens_total", "_prefix_hits_total", b"_prefix_hits_total", "_prefix_queries_total", b"_prefix_queries_total", "_round_trip_ms", b"_round_trip_ms", "_running_count", b"_running_count", "_waiting_queue_size", b"_waiting_queue_size", "_weight", b"_weight", "absent", b"absent", "active_decode_count", b"active_decode_count", "adapter_slots_free", b"adapter_slots_free", "available_kv_blocks", b"available_kv_blocks", "avg_decode_ms_per_token", b"avg_decode_ms_per_token", "avg_prefill_latency_ms", b"avg_prefill_latency_ms", "boot_id", b"boot_id", "first_tokens_total", b"first_tokens_total", "gpu_memory_usage", b"gpu_memory_usage", "gpu_utilization", b"gpu_utilization", "host", b"host", "kv_block_size", b"kv_block_size", "kv_blocks_total", b"kv_blocks_total", "kv_cache_usage", b"kv_cache_usage", "models", b"models", "node_id", b"node_id", "not_ready_reason", b"not_ready_reason", "pending_prefill_count", b"pending_prefill_count", "prefill_seconds_total", b"prefill_seconds_total", "prefill_tokens_total", b"prefill_tokens_total", "prefix_hits_total", b"prefix_hits_total", "prefix_queries_total", b"prefix_queries_total", "round_trip_ms", b"round_trip_ms", "running_count", b"running_count", "sample_age_ms", b"sample_age_ms", "sequence", b"sequence", "state", b"state", "waiting_queue_size", b"waiting_queue_size", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__active_decode_count: _TypeAlias = _typing.Literal["active_decode_count"]  # noqa: Y015
     _WhichOneofArgType__active_decode_count: _TypeAlias = _typing.Literal["_active_decode_count", b"_active_decode_count"]  # noqa: Y015
@@ -293,6 +305,8 @@ class NodeSnapshot(_message.Message):
     _WhichOneofArgType__avg_prefill_latency_ms: _TypeAlias = _typing.Literal["_avg_prefill_latency_ms", b"_avg_prefill_latency_ms"]  # noqa: Y015
     _WhichOneofReturnType__first_tokens_total: _TypeAlias = _typing.Literal["first_tokens_total"]  # noqa: Y015
     _WhichOneofArgType__first_tokens_total: _TypeAlias = _typing.Literal["_first_tokens_total", b"_first_tokens_total"]  # noqa: Y015
+    _WhichOneofReturnType__gpu_memory_usage: _TypeAlias = _typing.Literal["gpu_memory_usage"]  # noqa: Y015
+    _WhichOneofArgType__gpu_memory_usage: _TypeAlias = _typing.Literal["_gpu_memory_usage", b"_gpu_memory_usage"]  # noqa: Y015
     _WhichOneofReturnType__gpu_utilization: _TypeAlias = _typing.Literal["gpu_utilization"]  # noqa: Y015
     _WhichOneofArgType__gpu_utilization: _TypeAlias = _typing.Literal["_gpu_utilization", b"_gpu_utilization"]  # noqa: Y015
     _WhichOneofReturnType__kv_block_size: _TypeAlias = _typing.Literal["kv_block_size"]  # noqa: Y015
@@ -334,6 +348,8 @@ class NodeSnapshot(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__first_tokens_total) -> _WhichOneofReturnType__first_tokens_total | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__gpu_memory_usage) -> _WhichOneofReturnType__gpu_memory_usage | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__gpu_utilization) -> _WhichOneofReturnType__gpu_utilization | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__kv_block_size) -> _WhichOneofReturnType__kv_block_size | None: ...
@@ -363,6 +379,77 @@ class NodeSnapshot(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
 
 Global___NodeSnapshot: _TypeAlias = NodeSnapshot  # noqa: Y015
+
+@_typing.final
+class AbsentSignal(_message.Message):
+    """A signal that the engine should tell and that could not be used."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SIGNAL_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    signal: _builtins.str
+    """by its name at /nodes, as `kv_usage`; others are ignored"""
+    reason: _builtins.str
+    """for people"""
+    def __init__(
+        self,
+        *,
+        signal: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "signal", b"signal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AbsentSignal: _TypeAlias = AbsentSignal  # noqa: Y015
+
+@_typing.final
+class KvBlocks(_message.Message):
+    """What changed in a node's prefix cache, by what the engine itself tells of its KV blocks.
+
+    A block is the next 16 tokens of a prompt. Its number stands for all tokens up to its end: the xxh3 hash (64 bits)
+    of its token ids as 32-bit little-endian integers, seeded with the number of the block before it; the first one's
+    seed is the hash of the adapter's name, empty for the base model.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: _builtins.int
+    BOOT_ID_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    ALL_FIELD_NUMBER: _builtins.int
+    STORED_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
+    node_id: _builtins.str
+    boot_id: _builtins.str
+    sequence: _builtins.int
+    """rises by one per message on a stream; the first one of a stream has `all`"""
+    all: _builtins.bool
+    """`stored` is all that there is; what was told before is forgotten"""
+    @_builtins.property
+    def stored(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def removed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        node_id: _builtins.str = ...,
+        boot_id: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+        all: _builtins.bool = ...,
+        stored: _abc.Iterable[_builtins.int] | None = ...,
+        removed: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "boot_id", b"boot_id", "node_id", b"node_id", "removed", b"removed", "sequence", b"sequence", "stored", b"stored"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KvBlocks: _TypeAlias = KvBlocks  # noqa: Y015
 
 @_typing.final
 class Goodbye(_message.Message):

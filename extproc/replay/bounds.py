@@ -57,6 +57,7 @@ _SNAPSHOT: Final[dict[str, tuple[float, float]]] = {
     "sequence": (0, 2**64 - 1),
     "sample_age_s": (0, CLOCK_S_MAX),
     "gpu_utilization": (0, 1),
+    "gpu_memory_usage": (0, 1),
     "kv_usage": (0, 1),
     "kv_block_size_tokens": (1, KV_BLOCK_SIZE_TOKENS_MAX),
     "kv_blocks_total": (1, KV_BLOCKS_MAX),

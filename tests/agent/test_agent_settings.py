@@ -4,7 +4,9 @@ import pytest
 import yaml
 
 from extproc.address import TcpAddress, UnixAddress
-from extproc.agent.settings import AgentConfig, EngineConfig, EngineKind, parse, read
+from extproc.agent.engines.enginekind import EngineKind
+from extproc.agent.enginesettings import EngineConfig
+from extproc.agent.settings import AgentConfig, parse, read
 from extproc.pb.nodes_pb2 import NodeSnapshot
 
 ENGINE = {"node_id": "gpu-1", "engine": "http://127.0.0.1:8000"}

@@ -4,9 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from extproc.agent.engines.enginekind import EngineKind
 from extproc.agent.engines.reading import MEASURED
+from extproc.agent.enginesettings import EngineConfig
 from extproc.agent.scrape import EnginePages
-from extproc.agent.settings import EngineKind
 from extproc.agent.watch import LATE_LOOKS_MAX, EngineWatch
 from extproc.core.snapshot import NodeState, ServedModel
 from tests.agent import engine as misbehaviour
@@ -16,12 +17,16 @@ from tests.agent.pages import started, vllm_lines
 LOADING, READY = NodeState.LOADING, NodeState.READY
 
 
+def engine_config(engine: Engine, kind: EngineKind = EngineKind.AUTO, **more: object) -> EngineConfig:
+    return EngineConfig.model_validate({"node_id": "n", "engine": engine.url, "engine_kind": kind, **more})
+
+
 @contextlib.asynccontextmanager
 async def watched(
     kind: EngineKind = EngineKind.AUTO, timeout_s: float = 5.0, models_interval_s: float = 3600
 ) -> AsyncIterator[tuple[Engine, EngineWatch]]:
     async with vllm_engine() as engine, EnginePages(engine.url, 100_000) as pages:
-        yield engine, EngineWatch(pages, kind, timeout_s, models_interval_s)
+        yield engine, EngineWatch(pages, engine_config(engine, kind), timeout_s, models_interval_s)
 
 
 async def test_an_engine_that_is_healthy_and_lists_a_model_is_ready() -> None:
@@ -114,7 +119,7 @@ async def test_models_are_read_now_and_then_and_after_a_restart() -> None:
 
 async def test_adapters_that_may_be_loaded_are_loaded_once_the_engine_lists_them() -> None:
     async with vllm_engine() as engine, EnginePages(engine.url, 100_000) as pages:
-        watch = EngineWatch(pages, EngineKind.AUTO, 5.0, 0, ("sql",))
+        watch = EngineWatch(pages, engine_config(engine, adapters_loadable=["sql"]), 5.0, 0)
         base, adapter = ServedModel("m", context_length_tokens=4096), ServedModel("sql", context_length_tokens=4096)
         seen = await watch.look()
         assert (seen.models, seen.models_fault) == ((base, dataclasses.replace(adapter, loaded=False)), None)
@@ -125,7 +130,7 @@ async def test_adapters_that_may_be_loaded_are_loaded_once_the_engine_lists_them
 async def test_an_engine_that_lists_no_model_is_not_ready_for_what_it_may_load() -> None:
     async with vllm_engine() as engine, EnginePages(engine.url, 100_000) as pages:
         engine.pages["/v1/models"] = '{"data": []}'
-        seen = await EngineWatch(pages, EngineKind.AUTO, 5.0, 0, ("sql",)).look()
+        seen = await EngineWatch(pages, engine_config(engine, adapters_loadable=["sql"]), 5.0, 0).look()
         assert (seen.state, seen.models) == (LOADING, ())
 
 

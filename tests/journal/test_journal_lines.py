@@ -63,7 +63,7 @@ def test_each_call_is_one_line(path: Path) -> None:
     told = lines[1].pop("snapshot")
     known = {field.name: getattr(snapshot("a"), field.name) for field in fields(Snapshot)}
     assert told == {
-        name: value for name, value in known.items() if value is not None and name not in ("models", "kv_usage")
+        name: value for name, value in known.items() if value not in (None, ()) and name not in ("models", "kv_usage")
     } | {"state": "ready"}
     assert [line.pop("call") for line in lines] == [
         *["journal", "reported", "left", "policy", "route", "route_uninspected", "policy", "route_uninspected"],

@@ -38,6 +38,7 @@ MOST: dict[str, Any] = {
         models=[ServedModel(name=NAME, version=NAME, context_length_tokens=CONTEXT_LENGTH_TOKENS_MAX)] * MODELS_MAX
     ),
     "gpu_utilization": 1.0,
+    "gpu_memory_usage": 1.0,
     "kv_cache_usage": 1.0,
     "kv_block_size": KV_BLOCK_SIZE_TOKENS_MAX,
     "kv_blocks_total": KV_BLOCKS_MAX,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from extproc.agent.engines.adapter import Adapter, Pages, missing_of, page_of
 from extproc.agent.engines.exposition import samples_of
 from extproc.agent.engines.models import entries_of, served_all
 from extproc.agent.engines.reading import (
@@ -25,8 +26,6 @@ from extproc.agent.engines.reading import (
     seconds_of,
 )
 from extproc.core.snapshot import COUNTER_MAX, KV_BLOCKS_MAX, REQUESTS_MAX, ServedModel
-
-PREFIX = "llamacpp:"
 
 _RUNNING = "llamacpp:requests_processing"
 _WAITING = "llamacpp:requests_deferred"
@@ -180,3 +179,16 @@ def _props_of(props: str | None) -> _Props | None:
         return None if props is None else _PROPS.decode(props)
     except (msgspec.MsgspecError, RecursionError, ValueError):
         return None
+
+
+def _look(pages: Pages, before: Look | None) -> tuple[EngineReading, Look]:
+    return read(page_of(pages, "/metrics"), page_of(pages, "/slots"), before)
+
+
+def _listed(pages: Pages) -> tuple[ServedModel, ...] | str:
+    models = page_of(pages, "/v1/models")
+    return missing_of(pages, "/v1/models") if models is None else models_of(models, page_of(pages, "/props"))
+
+
+ADAPTER = Adapter(_look, _listed, others=("/slots",), lists=("/v1/models", "/props"))
+"""Reads llama.cpp's server."""

@@ -8,19 +8,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from extproc.agent.engines import vllmtotals
-from extproc.agent.engines.adapters import LORA, slots_free_of
+from extproc.agent.engines.adapter import Adapter, Pages, missing_of, page_of
 from extproc.agent.engines.decodes import Drift, count_decodes
 from extproc.agent.engines.exposition import Page, samples_of, sums_by
+from extproc.agent.engines.lora import LORA, slots_free_of
 from extproc.agent.engines.models import entries_of, served_all
 from extproc.agent.engines.reading import (
     EngineReading,
     Total,
     count_of,
     reading_from,
+    unread,
 )
 from extproc.core.snapshot import KV_BLOCK_SIZE_TOKENS_MAX, KV_BLOCKS_MAX, REQUESTS_MAX, ServedModel
-
-PREFIX = "vllm:"
 
 _RUNNING = "vllm:num_requests_running"
 _WAITING = "vllm:num_requests_waiting"
@@ -221,3 +221,17 @@ def _kv_cache(page: Page) -> tuple[float | str, int | str, int | str]:
 def _label_count(label: str | None) -> int | None:
     """A positive whole number out of a label; vLLM writes `None` for what it does not know."""
     return int(label) if label and label.isascii() and label.isdigit() and len(label) <= 18 and int(label) > 0 else None
+
+
+def _look(pages: Pages, before: Look | None) -> tuple[EngineReading, Look | None]:
+    metrics = page_of(pages, "/metrics")
+    return (unread(missing_of(pages, "/metrics")), before) if metrics is None else read(metrics, before)
+
+
+def _listed(pages: Pages) -> tuple[ServedModel, ...] | str:
+    models = page_of(pages, "/v1/models")
+    return missing_of(pages, "/v1/models") if models is None else models_of(models)
+
+
+ADAPTER = Adapter(_look, _listed)
+"""Reads vLLM."""

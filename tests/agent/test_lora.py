@@ -5,8 +5,8 @@ import json
 import pytest
 
 from extproc.agent.engines import vllm
-from extproc.agent.engines.adapters import LORA, slots_free_of, with_loadable
 from extproc.agent.engines.exposition import samples_of
+from extproc.agent.engines.lora import LORA, slots_free_of, with_loadable
 from extproc.agent.engines.reading import NOT_TOLD
 from extproc.core.snapshot import ADAPTERS_MAX, MODELS_MAX, ServedModel
 from tests.agent.pages import vllm_adapters, vllm_lines
