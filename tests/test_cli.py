@@ -16,6 +16,7 @@ from extproc import app, cli
 from extproc.address import TcpAddress
 from extproc.agent import agent
 from extproc.agent.engines.enginekind import EngineKind
+from extproc.agent.gpu.usage import GpuName
 from extproc.agent.settings import AgentConfig
 from extproc.config import Config
 from extproc.ops.logs import LogFormat
@@ -130,7 +131,7 @@ def test_agents_options_become_its_settings(ran: Ran) -> None:
     assert config.interval_s == 0.5
     (engine,) = config.engines
     assert (engine.node_id, engine.engine, engine.host) == ("gpu-1", "http://127.0.0.1:8000", TcpAddress("gpu", 80))
-    assert (engine.engine_kind, engine.weight, engine.gpu) == (EngineKind.VLLM, 2.0, 1)
+    assert (engine.engine_kind, engine.weight, engine.gpu) == (EngineKind.VLLM, 2.0, (GpuName(1),))
 
 
 def test_agent_has_defaults_for_all_but_the_engine(ran: Ran) -> None:

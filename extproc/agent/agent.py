@@ -14,7 +14,8 @@ import structlog
 from extproc.agent import credentials
 from extproc.agent.engines.reading import FIRST_LOOK, MEASURED, NOT_TOLD, QUIET
 from extproc.agent.enginesettings import EngineConfig
-from extproc.agent.gpu import GpuMeter, Nvml, open_nvml
+from extproc.agent.gpu.meter import GpuMeter, GpuMeters, open_driver
+from extproc.agent.gpu.usage import NO_GPU, GpuUsage
 from extproc.agent.push import RouterLink
 from extproc.agent.resolve import resolve
 from extproc.agent.scrape import EnginePages
@@ -23,7 +24,7 @@ from extproc.agent.watch import EngineWatch, Sighting
 from extproc.agent.wire import Report
 from extproc.core.snapshot import REASON_CHARS_MAX, SIGNALS, NodeState, Snapshot
 
-_NOTHING_WRONG = frozenset({QUIET, FIRST_LOOK, NOT_TOLD})
+_NOTHING_WRONG = frozenset({QUIET, FIRST_LOOK, NOT_TOLD, NO_GPU})
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger("agent")
 
@@ -32,14 +33,15 @@ async def run(config: AgentConfig, stop: asyncio.Event | None = None) -> None:
     """Report until SIGTERM, SIGINT, `stop` or cancellation; then say goodbye for every node."""
     loop = asyncio.get_running_loop()
     stopping = stop or asyncio.Event()
-    nvml = await asyncio.to_thread(open_nvml)
+    driver = await asyncio.to_thread(open_driver)
     agent_id = secrets.token_hex(6)
     async with contextlib.AsyncExitStack() as ending:
         for number in (signal.SIGTERM, signal.SIGINT):
             with contextlib.suppress(RuntimeError, ValueError):  # not the main thread
                 loop.add_signal_handler(number, stopping.set)
                 ending.callback(loop.remove_signal_handler, number)
-        nodes = [_Node(engine, config, agent_id, nvml) for engine in config.engines]
+        gpus = await ending.enter_async_context(GpuMeters(driver, config.page_bytes_max, config.interval_s / 2))
+        nodes = [_Node(engine, config, agent_id, gpus.of(engine)) for engine in config.engines]
         for node in nodes:
             await ending.enter_async_context(node.pages)
         read = partial(credentials.read, config)
@@ -63,9 +65,10 @@ async def run(config: AgentConfig, stop: asyncio.Event | None = None) -> None:
 
 async def sample_once(config: AgentConfig) -> list[dict[str, Any]]:
     """Look at every engine once; its snapshot ready for JSON, with the reasons of what is not there under `absent`."""
-    nvml = await asyncio.to_thread(open_nvml)
-    nodes = [_Node(engine, config, secrets.token_hex(6), nvml) for engine in config.engines]
-    return await asyncio.gather(*(_sample(node) for node in nodes))
+    driver = await asyncio.to_thread(open_driver)
+    async with GpuMeters(driver, config.page_bytes_max, config.interval_s / 2) as gpus:
+        nodes = [_Node(engine, config, secrets.token_hex(6), gpus.of(engine)) for engine in config.engines]
+        return await asyncio.gather(*(_sample(node) for node in nodes))
 
 
 async def _sample(node: "_Node") -> dict[str, Any]:
@@ -105,13 +108,13 @@ async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
 class _Node:
     """One engine as a node: its watch, its GPU, its address, and the numbering of its reports."""
 
-    def __init__(self, engine: EngineConfig, config: AgentConfig, agent_id: str, nvml: Nvml | str) -> None:
+    def __init__(self, engine: EngineConfig, config: AgentConfig, agent_id: str, gpu: GpuMeter) -> None:
         self.pages = EnginePages(engine.engine, config.page_bytes_max)
         self.absent: dict[str, str] = {}
         self._engine = engine
         self._agent_id = agent_id
         self._watch = EngineWatch(self.pages, engine, config.scrape_timeout_s, config.models_interval_s)
-        self._gpu = GpuMeter(nvml, engine.gpu)
+        self._gpu = gpu
         self._resolve_within_s = config.scrape_timeout_s
         self._host: str | None = None
         self._host_is_old = False
@@ -125,10 +128,11 @@ class _Node:
 
     async def look(self) -> Report | None:
         """One report; `None` while the node's host has no address. Fills `absent`."""
-        sighting, gpu, _ = await asyncio.gather(self._watch.look(), self._gpu.utilization(), self._resolve())
+        sighting, gpu, _ = await asyncio.gather(self._watch.look(), self._gpu.usage(), self._resolve())
         self.absent = dict(sighting.reading.absent)
-        if isinstance(gpu, str):
-            self.absent["gpu_utilization"] = gpu
+        for name, share in (("gpu_utilization", gpu.utilization), ("gpu_memory_usage", gpu.memory_usage)):
+            if isinstance(share, str):
+                self.absent[name] = share
         if sighting.models_fault is not None:
             self.absent["models"] = sighting.models_fault
         if sighting.not_ready is not None:
@@ -139,9 +143,7 @@ class _Node:
             self.absent["host"] = f"{self._engine.host.host} has no address"
             return None
         self._sequence += 1
-        return Report(
-            self._snapshot(self._host, sighting, None if isinstance(gpu, str) else gpu), sighting.sampled_at_s
-        )
+        return Report(self._snapshot(self._host, sighting, gpu), sighting.sampled_at_s)
 
     def log_changes(self, report: Report | None) -> None:
         """Log a change of state, and every absent signal once per reason."""
@@ -158,8 +160,7 @@ class _Node:
             if reason in _NOTHING_WRONG or name == "ready" or (name, reason) in self._absent_logged:
                 continue
             self._absent_logged.add((name, reason))
-            report_absence = log.info if name == "gpu_utilization" else log.warning  # most machines have no GPU to ask
-            report_absence("signal absent", node_id=self.node_id, signal=name, reason=reason)
+            log.warning("signal absent", node_id=self.node_id, signal=name, reason=reason)
 
     async def _resolve(self) -> None:
         if self._host is None or self._host_is_old:
@@ -172,7 +173,7 @@ class _Node:
         wrong = {name: reason for name, reason in self.absent.items() if reason not in _NOTHING_WRONG}
         return tuple(sorted((name, reason[:REASON_CHARS_MAX]) for name, reason in wrong.items() if name in SIGNALS))
 
-    def _snapshot(self, host: str, sighting: Sighting, gpu_utilization: float | None) -> Snapshot:
+    def _snapshot(self, host: str, sighting: Sighting, gpu: GpuUsage) -> Snapshot:
         measured: dict[str, Any] = {name: getattr(sighting.reading, name) for name in MEASURED}
         return Snapshot(
             node_id=self.node_id,
@@ -182,7 +183,8 @@ class _Node:
             sample_age_s=0.0,
             state=sighting.state,
             models=sighting.models,
-            gpu_utilization=gpu_utilization,
+            gpu_utilization=None if isinstance(gpu.utilization, str) else gpu.utilization,
+            gpu_memory_usage=None if isinstance(gpu.memory_usage, str) else gpu.memory_usage,
             weight=self._engine.weight,
             not_ready_reason=sighting.not_ready,
             absent=self._told_absent(sighting),

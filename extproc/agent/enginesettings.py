@@ -16,6 +16,7 @@ from pydantic import (
 from extproc import address
 from extproc.address import TcpAddress, UnixAddress
 from extproc.agent.engines.enginekind import EngineKind
+from extproc.agent.gpu.usage import GPUS_MAX, GpuName, name_of
 from extproc.core.request import MODEL_CHARS_MAX
 from extproc.core.snapshot import CONTEXT_LENGTH_TOKENS_MAX, MODELS_MAX
 
@@ -68,6 +69,16 @@ def _page_url(value: object) -> str:
     return text
 
 
+def _gpus(value: object) -> tuple[GpuName, ...]:
+    listed = value if isinstance(value, list | tuple) else [] if value is None else [value]
+    names = [name_of(str(one)) if isinstance(one, int | str) and not isinstance(one, bool) else None for one in listed]
+    known = tuple(name for name in names if name is not None)
+    if len(known) != len(names) or len(set(known)) != len(known) or len(known) > GPUS_MAX:
+        msg = f"an index, index:instance, GPU-… or MIG-…, or a list of up to {GPUS_MAX}, each once"
+        raise ValueError(msg)
+    return known
+
+
 def _model_name(value: str) -> str:
     if not (1 <= len(value) <= MODEL_CHARS_MAX and value.isprintable()):
         msg = f"1..{MODEL_CHARS_MAX} printable characters"
@@ -111,8 +122,11 @@ class EngineConfig(BaseModel):
     """What it serves, where it lists no models itself. `None`: what it lists."""
     weight: float = Field(1.0, gt=0, le=1000)
     """Share in the router's fallback round robin."""
-    gpu: int | None = Field(None, ge=0, le=255)
-    """NVML's index of the engine's GPU. Absent: the machine's only GPU, if it has just one."""
+    gpu: Annotated[tuple[GpuName, ...], PlainValidator(_gpus)] = ()
+    """Its GPUs, one or several: each an index, an index with the id of MIG's instance as `0:1`, or a UUID of NVIDIA's.
+    Empty: the machine's only GPU, if it has just one."""
+    dcgm: Annotated[str, PlainValidator(_engine_url)] | None = None
+    """The page of a DCGM exporter, to be asked for the GPUs instead of the machine's driver."""
     adapters_loadable: Annotated[tuple[ModelName, ...], Field(max_length=MODELS_MAX - 1)] = ()
     """LoRA adapters that the engine would load if they were asked for, by the names that clients write in `model`.
     Those that it lists itself are loaded, whether they stand here or not."""

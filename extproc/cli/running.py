@@ -92,7 +92,11 @@ def serve(file: Path | None, log_format: str, log_level: str) -> None:
 )
 @click.option("--interval", help="How often to look and report, as 1s or 500ms.  [default: 1s]")
 @click.option("--weight", type=float, help="Share in the fallback's round robin.  [default: 1]")
-@click.option("--gpu", type=int, help="NVML's index of the engine's GPU.  [default: the only one]")
+@click.option(
+    "--gpu",
+    multiple=True,
+    help="The engine's GPU: an index, index:instance, or UUID; may be given several times.  [default: the only one]",
+)
 @click.option("--tls-ca", help="PEM file of who signs the routers' certificates.  [default: plain text]")
 @click.option("--tls-certificate", help="PEM file of the agent's own certificate, for routers that ask for one.")
 @click.option("--tls-key", help="PEM file of its private key.")

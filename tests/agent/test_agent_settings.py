@@ -33,7 +33,7 @@ def test_one_engine_is_enough() -> None:
         TcpAddress("127.0.0.1", 8000),
         EngineKind.AUTO,
         1.0,
-        None,
+        (),
         (),
     )
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from extproc.agent.engines import vllm
+from extproc.agent.engines import pagevalues, vllm
 from extproc.agent.engines.reading import FIRST_LOOK, MEASURED, NOT_TOLD, QUIET, EngineReading
 from extproc.core.snapshot import COUNTER_MAX
 from tests.agent.pages import sample, started, vllm_lines, vllm_totals
@@ -12,7 +12,7 @@ class Engine:
     """Looks again and again."""
 
     def __init__(self) -> None:
-        self.before: vllm.Look | None = None
+        self.before: pagevalues.Look | None = None
 
     def __call__(self, page: str) -> EngineReading:
         reading, self.before = vllm.read(page, self.before)

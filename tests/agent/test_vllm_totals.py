@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from extproc.agent.engines import vllm
+from extproc.agent.engines import pagevalues, vllm
 from extproc.agent.engines.reading import EngineReading
 from extproc.core.snapshot import COUNTER_MAX
 from tests.agent.pages import sample, started, vllm_lines, vllm_totals
@@ -14,7 +14,7 @@ class Engine:
     """Looks again and again."""
 
     def __init__(self) -> None:
-        self.before: vllm.Look | None = None
+        self.before: pagevalues.Look | None = None
 
     def __call__(self, page: str) -> EngineReading:
         reading, self.before = vllm.read(page, self.before)

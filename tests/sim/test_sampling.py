@@ -3,7 +3,7 @@ from dataclasses import fields
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from extproc.agent.engines import vllm
+from extproc.agent.engines import pagevalues, vllm
 from extproc.agent.engines.reading import MEASURED
 from extproc.core.snapshot import NodeState, Snapshot
 from extproc.sim.events import Request
@@ -27,7 +27,7 @@ def test_the_sampler_tells_what_an_agent_reads_out_of_the_same_engine() -> None:
     one = node(kv_blocks=8500)
     sampler, registry = Sampler(one, 0.002), CollectorRegistry()
     registry.register(EngineCollector(one.engine, MODEL, 1.0))
-    look: vllm.Look | None = None
+    look: pagevalues.Look | None = None
     sampled_at_s = 0.0
     compared = set()
     for second in range(40):

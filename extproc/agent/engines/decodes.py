@@ -10,9 +10,30 @@ So only differences are used, and the offset is set anew
   idle moment between them the drift is faster than the corrections, and the count is absent until the next one.
 """
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from extproc.agent.engines.reading import count_of
+from extproc.core.snapshot import REQUESTS_MAX
 
 VIOLATIONS_MAX = 3
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCounts(Generic[T]):
+    """What an engine tells of its requests; or the names of these metrics."""
+
+    running: T
+    waiting: T
+    first_tokens: T
+    """Requests that got their first token, since its start."""
+    finished: T
+    """Requests that ended, since its start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +61,30 @@ def count_decodes(
         return int(decodes), before
     after = Drift(offset=difference - decodes, violations=before.violations + 1)
     return (int(decodes) if after.violations < VIOLATIONS_MAX else None), after
+
+
+def decodes_over(
+    engines: Mapping[str, RequestCounts[float | None]], names: RequestCounts[str], before: Mapping[str, Drift]
+) -> tuple[int | str, dict[str, Drift]]:
+    """Active decodes of all engines, and the drift of each to pass in next time.
+
+    If one engine's cannot be told, neither can the sum: then the text is why.
+    """
+    after: dict[str, Drift] = {}
+    decodes, reason = 0, None if engines else f"{names.running} is missing"
+    for engine, told in engines.items():
+        batch = count_of(told.running, REQUESTS_MAX, names.running)
+        queue = count_of(told.waiting, REQUESTS_MAX, names.waiting)
+        first, done = told.first_tokens, told.finished
+        if first is None or done is None or not math.isfinite(first - done):
+            reason = f"{names.first_tokens} or {names.finished} is missing or no number"
+        elif isinstance(batch, str) or isinstance(queue, str):
+            reason = batch if isinstance(batch, str) else str(queue)
+        else:
+            drift = before.get(engine, Drift())
+            count, after[engine] = count_decodes(drift, first_tokens=first, finished=done, running=batch, waiting=queue)
+            if count is None:
+                reason = f"{names.first_tokens} and {names.finished} drift apart too fast"
+            else:
+                decodes += count
+    return decodes if reason is None else reason, after

@@ -7,11 +7,8 @@ is admitted: then the difference runs behind by the hits of the requests in pref
 admitted. It is held at what it was instead.
 """
 
-from collections.abc import Sequence
-
-from extproc.agent.engines.exposition import Page, Sample, sums_by
-from extproc.agent.engines.reading import count_of, seconds_of
-from extproc.core.snapshot import COUNTER_MAX
+from extproc.agent.engines.exposition import Page, sums_by
+from extproc.agent.engines.pagevalues import count_over, seconds_over, spelled
 
 FIRST_TOKENS = "vllm:time_to_first_token_seconds_count"
 PROMPT = "vllm:prompt_tokens_total"
@@ -29,13 +26,13 @@ WANTED = frozenset({*COUNTERS, _FIRST_TOKENS_S, _BY_SOURCE})
 
 def totals_of(page: Page) -> dict[str, float | int | str]:
     """What stands on the page as it is, of all engines, by the reading's names; a text is why one is absent."""
-    queries_name, hits_name = _spelled(page, _QUERIES), _spelled(page, _HITS)
-    queries, hits = _summed(page.get(queries_name, ()), queries_name), _summed(page.get(hits_name, ()), hits_name)
+    queries_name, hits_name = spelled(page, _QUERIES), spelled(page, _HITS)
+    queries, hits = count_over(page.get(queries_name, ()), queries_name), count_over(page.get(hits_name, ()), hits_name)
     if isinstance(queries, int) and isinstance(hits, int) and hits > queries:
         queries = hits = f"{hits_name} is over {queries_name}"
     return {
-        "prefill_seconds_total": _seconds(page),
-        "first_tokens_total": _summed(page.get(FIRST_TOKENS, ()), FIRST_TOKENS),
+        "prefill_seconds_total": seconds_over(page, _FIRST_TOKENS_S),
+        "first_tokens_total": count_over(page.get(FIRST_TOKENS, ()), FIRST_TOKENS),
         "prefix_queries_total": queries,
         "prefix_hits_total": hits,
     }
@@ -45,37 +42,13 @@ def prefill_tokens_of(page: Page, before: int | None) -> int | str:
     """Prompt tokens computed by all engines, or why it is not known; `before` is what the look before gave."""
     computed = [sample for sample in page.get(_BY_SOURCE, ()) if sample.labels.get("source") == _COMPUTED]
     if computed:
-        return _summed(computed, _BY_SOURCE)
-    hits_name = _spelled(page, _HITS)
+        return count_over(computed, _BY_SOURCE)
+    hits_name = spelled(page, _HITS)
     for name in (PROMPT, hits_name):
-        if isinstance(fault := _summed(page.get(name, ()), name), str):
+        if isinstance(fault := count_over(page.get(name, ()), name), str):
             return fault
     prompts, hits = sums_by(page, PROMPT, "engine"), sums_by(page, hits_name, "engine")
     if prompts.keys() != hits.keys():
         return f"{hits_name} is missing for an engine"
     tokens = sum(max(0, int(prompts[engine] - hits[engine])) for engine in prompts)
     return max(tokens, before or 0)
-
-
-def _spelled(page: Page, names: Sequence[str]) -> str:
-    """The spelling that this version has."""
-    return next((name for name in names if name in page), names[0])
-
-
-def _summed(samples: Sequence[Sample], name: str) -> int | str:
-    """A counter over all its series; a senseless one among them spoils the sum."""
-    total = 0
-    for sample in samples:
-        count = count_of(sample.value, COUNTER_MAX, name)
-        if isinstance(count, str):
-            return count
-        total += count
-    return count_of(total if samples else None, COUNTER_MAX, name)
-
-
-def _seconds(page: Page) -> float | str:
-    samples = page.get(_FIRST_TOKENS_S, ())
-    for sample in samples:
-        if isinstance(seconds := seconds_of(sample.value, _FIRST_TOKENS_S), str):
-            return seconds
-    return seconds_of(sum(sample.value for sample in samples) if samples else None, _FIRST_TOKENS_S)

@@ -1,0 +1,141 @@
+"""What adapters make of a page's samples: sums over series, shares, means between two looks, and signs of a restart.
+
+Values only, for every engine. Where a function answers with a text, the text is why the signal is absent; it names the
+metric. A series with a senseless number spoils its whole sum, for what the others add up to is not the engine's.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from extproc.agent.engines.decodes import Drift
+from extproc.agent.engines.exposition import Page, Sample
+from extproc.agent.engines.reading import Total, count_of, seconds_of
+from extproc.core.snapshot import COUNTER_MAX, REQUESTS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look hands on to the next; the values are only compared."""
+
+    started_at_s: float | None = None
+    """The engine's process start by its own wall clock."""
+    counters: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """What never falls while the engine lives, by metric and by whatever tells its series apart."""
+    drifts: Mapping[str, Drift] = field(default_factory=dict)
+    """By engine, for `decodes`."""
+    totals: Mapping[str, Total] = field(default_factory=dict)
+    """For means, by metric."""
+    marks: tuple[float | None, ...] = ()
+    """What moves while the engine works."""
+    prefill_tokens: int | None = None
+
+
+def spelled(page: Page, names: Sequence[str]) -> str:
+    """The spelling that this page has, of one metric whose name changed; the first one if it has none."""
+    return next((name for name in names if name in page), names[0])
+
+
+def sum_of(page: Page, name: str) -> float | None:
+    """Over all series, whatever the numbers are; `None`: no series."""
+    samples = page.get(name)
+    return sum(sample.value for sample in samples) if samples else None
+
+
+def requests_of(page: Page, name: str) -> int | str:
+    """A gauge of requests over all series."""
+    return count_over(page.get(name, ()), name, REQUESTS_MAX)
+
+
+def count_over(samples: Iterable[Sample], name: str, maximum: int = COUNTER_MAX) -> int | str:
+    """The sum of whole numbers, itself in 0..maximum."""
+    total, seen = 0, False
+    for sample in samples:
+        count = count_of(sample.value, maximum, name)
+        if isinstance(count, str):
+            return count
+        total, seen = total + count, True
+    return count_of(total if seen else None, maximum, name)
+
+
+def seconds_over(page: Page, name: str) -> float | str:
+    """A counter of seconds over all series."""
+    samples = page.get(name, ())
+    for sample in samples:
+        if isinstance(fault := seconds_of(sample.value, name), str):
+            return fault
+    return seconds_of(sum(sample.value for sample in samples) if samples else None, name)
+
+
+def share_over(shares: Mapping[str, float], sizes: Mapping[str, float], name: str) -> float | str:
+    """The mean of shares 0..1, weighed by the size of what each is a share of where every size is known and positive;
+    `name` is their metric."""
+    if not shares:
+        return f"{name} is missing"
+    if not all(0 <= share <= 1 for share in shares.values()):
+        return f"{name} is not in 0..1"
+    if shares.keys() == sizes.keys() and all(0 < size < math.inf for size in sizes.values()):
+        whole = sum(sizes.values())
+        return min(1.0, sum(share * (sizes[key] / whole) for key, share in shares.items()))
+    return min(1.0, sum(shares.values()) / len(shares))
+
+
+def available_of(usage: float | str, blocks_total: int | str) -> int | str:
+    """Free KV blocks out of the share in use."""
+    if isinstance(usage, str):
+        return usage
+    return blocks_total if isinstance(blocks_total, str) else round((1 - usage) * blocks_total)
+
+
+def pending_of(decodes: int | str, running: int | str, waiting: int | str) -> int | str:
+    """Requests without their first token: those that are there less those past it."""
+    if isinstance(running, str):
+        return running
+    if isinstance(waiting, str):
+        return waiting
+    return decodes if isinstance(decodes, str) else max(0, running + waiting - decodes)
+
+
+def label_count(label: str | None) -> int | None:
+    """A positive whole number out of a label; `None` for anything else, as `None` in letters."""
+    return int(label) if label and label.isascii() and label.isdigit() and len(label) <= 18 and int(label) > 0 else None
+
+
+def totals_in(page: Page, names: Iterable[str]) -> dict[str, Total]:
+    """The `_sum` and `_count` of each histogram that the page has, over all its series."""
+    totals = {}
+    for name in names:
+        seconds, count = sum_of(page, f"{name}_sum"), sum_of(page, f"{name}_count")
+        if seconds is not None and count is not None:
+            totals[name] = Total(seconds, count)
+    return totals
+
+
+def mean_ms(names: Sequence[str], totals: Mapping[str, Total], before: Look | None) -> float | str:
+    """The mean in ms since the look before, by the first of the histograms that the page has."""
+    for name in names:
+        if name in totals:
+            return totals[name].mean_ms_since(None if before is None else before.totals.get(name), name)
+    return f"{names[0]} is missing"
+
+
+def restarted(started_at_s: float | None, counters: Mapping[tuple[str, str], float], before: Look | None) -> bool:
+    """Whether the engine began anew since the look before: another process start, or a counter that fell."""
+    if before is None:
+        return False
+    if None not in (started_at_s, before.started_at_s) and started_at_s != before.started_at_s:
+        return True
+    return any(counters.get(counter, math.inf) < known for counter, known in before.counters.items())
+
+
+def stands_still(
+    marks: tuple[float | None, ...], steps: int, running: int | str, waiting: int | str, before: Look | None
+) -> bool:
+    """Whether the engine has work and nothing moved since the look before.
+
+    `marks` are of everything that moves; the first `steps` of them are counters of an engine's steps, without one of
+    which nobody knows.
+    """
+    has_work = any(isinstance(count, int) and count > 0 for count in (running, waiting))
+    counts_steps = any(mark is not None for mark in marks[:steps])
+    return before is not None and has_work and counts_steps and marks == before.marks
