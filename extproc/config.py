@@ -18,10 +18,10 @@ from pydantic import (
     model_validator,
 )
 
-from extproc import yamlfile
+from extproc import nodehosts, yamlfile
 from extproc.address import Address, TcpAddress
 from extproc.core.policy import PolicyName, RoutingPolicy
-from extproc.core.settings import BalancerSettings, Fault, faults_of
+from extproc.core.settings import BalancerSettings, Fault, faults_of, shown
 from extproc.peers.tlssettings import PortsTls
 from extproc.settingtypes import SETTINGS, AnyAddress, FilePath, Networks
 from extproc.sizes import GIB, KIB, MIB, Size
@@ -142,9 +142,10 @@ class Config(BalancerSettings):
 
     listen: Listen = Listen()
     hosts_allowed: Networks = Field(default_factory=_default_hosts, min_length=1, max_length=1000)
-    """Networks that agents may name hosts of. Link-local, multicast and unspecified addresses are never taken. The
-    default is private networks; and loopback, where only this machine reaches the agents' port: an agent elsewhere
-    has no business aiming Envoy at what listens beside it, as Envoy's own admin page."""
+    """Networks that agents may name hosts of, and that hold all static nodes. Link-local, multicast and unspecified
+    addresses are never taken. The default is private networks; and loopback, where only this machine reaches the
+    agents' port: an agent elsewhere has no business aiming Envoy at what listens beside it, as Envoy's own admin
+    page."""
     policies: dict[PolicyName, RoutingPolicy] = Field({"default": RoutingPolicy()}, max_length=1000)
     """What routes can ask for by name. `default` is always there and can be given other values."""
     default_policy: str = "default"
@@ -210,9 +211,20 @@ def _listed(names: Iterable[str], shown_max: int = 10) -> str:
 def parse(mapping: object, folder: Path = Path()) -> Config | list[Fault]:
     """A configuration, or every fault of the mapping. Relative paths start at `folder`. Never raises."""
     try:
-        return Config.model_validate(mapping, strict=True, context={"folder": folder})
+        config = Config.model_validate(mapping, strict=True, context={"folder": folder})
     except ValidationError as error:
         return faults_of(error)
+    return _static_nodes_outside(config) or config
+
+
+def _static_nodes_outside(config: Config) -> list[Fault]:
+    """Static nodes have to be where agents' nodes may be: else no agent could ever speak for them, and one of the two
+    settings is wrong."""
+    return [
+        Fault(f"static_nodes.{place}.host", wanted, shown(one.host))
+        for place, one in enumerate(config.static_nodes)
+        if (wanted := nodehosts.refusal(one.host, config.hosts_allowed)) is not None
+    ]
 
 
 def read(path: Path) -> Config | list[Fault]:

@@ -4,6 +4,7 @@ import click
 
 from extproc.cli.checking import check
 from extproc.cli.common import Commands
+from extproc.cli.correlating import correlate
 from extproc.cli.offline import count, replay, simulate
 from extproc.cli.planning import plan
 from extproc.cli.rendering import render
@@ -26,9 +27,10 @@ def main() -> None:
     Strategies side by side, simulated:      extproc simulate --trace generated:heavy --load 0.6,0.75
     How many nodes a trace needs:            extproc plan --trace azure.csv --ttft 2s --share 0.95
     What another policy would have chosen:   extproc replay extproc.journal --strategy round-robin
+    Which signals tell anything, on a fleet: extproc correlate extproc.journal
     An engine that needs no GPU:             extproc emulate --listen 127.0.0.1:8000
     """
 
 
-for _command in (serve, check, count, agent, demo, emulate, simulate, plan, replay, render):
+for _command in (serve, check, count, agent, demo, emulate, simulate, plan, replay, correlate, render):
     main.add_command(_command)

@@ -44,6 +44,8 @@ class Balancer(BalancerState):
             if isinstance(event, NodeReported):
                 view = self._fleet.table.get(event.snapshot.node_id)
                 assert view is not None, "it has just reported"
+                for node_id in observation.displaced:
+                    self._forget(node_id)
                 self._forecast.observed(view, now_s)
                 self._admission.serves(view.snapshot.node_id, view.snapshot.host, view.context_lengths)
             else:
@@ -189,6 +191,8 @@ class Balancer(BalancerState):
         """Forget nodes without a word for too long; their ids. Call it every `prune_interval_s`."""
         for node_id in (gone := self._fleet.tick(now_s)):
             self._forget(node_id)
+        for view in self._fleet.bring_back(now_s):
+            self._admission.serves(view.snapshot.node_id, view.snapshot.host, view.context_lengths)
         self._end_lost(now_s)
         self._may_have_room()
         return gone

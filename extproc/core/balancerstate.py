@@ -22,6 +22,8 @@ class BalancerState:
         self.settings = settings
         self._fleet = FleetState(settings)
         self._admission = Admission(settings)
+        for view in self._fleet.views():
+            self._admission.serves(view.snapshot.node_id, view.snapshot.host, view.context_lengths)
         self._chooser = Chooser(settings, self._fleet, started_s)
         self._forecast = Forecast(settings.forecast, settings.nodes, settings.rates, started_s)
         self._quotas = Quotas(settings.quotas, settings.quota_buckets_max)
@@ -35,6 +37,10 @@ class BalancerState:
     def views(self) -> Collection[NodeView]:
         """Every member as decisions see it; do not hold it over another call."""
         return self._fleet.views()
+
+    def view_of(self, node_id: str) -> NodeView | None:
+        """One member; do not hold it over another call."""
+        return self._fleet.table.get(node_id)
 
     def freshness(self, view: NodeView, now_s: float) -> Freshness:
         """How far a member's snapshot can be trusted now."""

@@ -1,5 +1,7 @@
 """From what is known of the nodes to a verdict on a request; nothing is counted here but turns."""
 
+from collections.abc import Collection
+
 from msgspec import Struct
 
 from extproc.core import filters
@@ -12,6 +14,7 @@ from extproc.core.request import NOWHERE, InferenceRequest
 from extproc.core.room import may_hold
 from extproc.core.router import FallBack, Known, Standing, Verdict, decide, fall_back
 from extproc.core.settings import BalancerSettings
+from extproc.core.snapshot import NodeState, NodeView
 
 TURNS_COUNTED_MAX = 1024
 """Policies, each with each model, whose requests are counted for `round-robin`; then counting begins anew."""
@@ -65,7 +68,7 @@ class Chooser:
         """Where what is no inference request can go now."""
         nodes, settings = self._fleet.views(), self._settings
         if subset != NOWHERE and (now_s < self._first_choice_s or not nodes):
-            return self._too_early()
+            return self._at_first(nodes, subset, others_max, now_s)
         allowed = nodes if subset is None else filters.in_subset(nodes, subset)
         if not allowed:
             return not_in_subset(settings)
@@ -111,10 +114,23 @@ class Chooser:
         if request.subset == NOWHERE:
             verdict = Verdict(not_in_subset(self._settings))
         elif now_s < self._first_choice_s:
-            verdict = Verdict(self._too_early())
+            able = filters.long_enough(filters.serving(self._fleet.views(), request.model), request)
+            verdict = Verdict(self._at_first(able, request.subset, policy.others_max, now_s))
         else:
             verdict = decide(request, self._fleet.views(), policy, self._settings, known, now_s, standing)
         return Found(request, verdict, known, tokens_of(request, known), allowed_tokens_of(request, known))
+
+    def _at_first(
+        self, nodes: Collection[NodeView], subset: tuple[str, ...] | None, others_max: int, now_s: float
+    ) -> Unknown | FallBack:
+        """Before anybody can be chosen: static nodes are served in turn, and with them who is ready by now, so that the
+        first to report does not get all. Without any, Envoy's cluster serves."""
+        if not self._settings.static_nodes:
+            return self._too_early()
+        allowed = nodes if subset is None else filters.in_subset(nodes, subset)
+        ready = [node for node in allowed if node.snapshot.state is NodeState.READY]
+        members = filters.not_out(ready, self._fleet.out_until_s, now_s)
+        return FallBack(members, others_max) if members else self._too_early()
 
     def _too_early(self) -> Unknown:
         if not self._fleet.views():

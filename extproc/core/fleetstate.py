@@ -35,12 +35,14 @@ class FleetState:
 
     def __init__(self, settings: BalancerSettings) -> None:
         self._settings = settings
-        self.table = SnapshotTable(settings.nodes)
+        self.table = SnapshotTable(settings.nodes, settings.static_nodes)
         self.ledger = Ledger()
         self.learned = LearnedRates(settings.rates)
         self.answers = AnswerLengths(settings.rates.output_tokens)
         self.caches = PromptCaches(settings.prefix)
         self.ejections = Ejections(settings.ejection)
+        for node in settings.static_nodes:
+            self._renew(node.node_id)
 
     def observe(self, event: NodeEvent, now_s: float) -> Observation:
         """Take what an agent said. What the table ignores or refuses changes nothing."""
@@ -49,7 +51,9 @@ class FleetState:
         if not isinstance(observation, Applied):
             return observation
         if isinstance(event, NodeReported):
-            earlier = None if before is None else before.snapshot
+            earlier = None if before is None or before.is_static else before.snapshot
+            for node_id in observation.displaced:
+                self._take_over(node_id, event.snapshot)
             if earlier is not None and earlier.boot_id != event.snapshot.boot_id:
                 self._restarted(earlier.node_id)
                 earlier = None
@@ -161,6 +165,13 @@ class FleetState:
             self._forget(node_id)
         return gone
 
+    def bring_back(self, now_s: float) -> list[NodeView]:
+        """Static nodes that are members again; call it after `tick`."""
+        back = self.table.bring_back(now_s)
+        for view in back:
+            self._renew(view.snapshot.node_id)
+        return back
+
     def views(self) -> Collection[NodeView]:
         """Every member; do not hold it over another call."""
         return self.table.views()
@@ -206,6 +217,12 @@ class FleetState:
 
     def _renew(self, node_id: str) -> None:
         self.table.renew(node_id, self.ledger.load(node_id), self.learned.of(node_id))
+
+    def _take_over(self, static_id: str, snapshot: Snapshot) -> None:
+        """What was sent to a static node is at the same node by the name that its agent gives it."""
+        for reservation in self.ledger.rename(static_id, snapshot.node_id):
+            self.caches.sent(snapshot, reservation.prompt_blocks)
+        self._forget(static_id)
 
     def _restarted(self, node_id: str) -> None:
         """The engine began anew: nothing of what it had or was is left."""

@@ -106,6 +106,16 @@ class Ledger:
         entry = self._open.get(request_id)
         return None if entry is None else entry.reservation
 
+    def rename(self, before: str, node_id: str) -> list[Reservation]:
+        """A node has another id from now on; what is open there, oldest first. It keeps its tokens."""
+        gone = self._nodes.pop(before, None)
+        if gone is None:
+            return []
+        for entry in gone.open.values():
+            entry.reservation = replace(entry.reservation, node_id=node_id, cached_tokens=0)
+        self._node(node_id).take_over(gone)
+        return [entry.reservation for entry in gone.open.values()]
+
     def resize(self, request_id: str, kv_blocks: int, uncached_tokens: int) -> None:
         """An open request turned out to take so many KV blocks, and to have so many tokens to compute."""
         entry = self._open[request_id]

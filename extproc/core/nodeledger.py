@@ -172,7 +172,7 @@ class NodeLedger:
         self.held -= entry.left_s is None
         self.matched.discard(one.request_id)
         del self.open[one.request_id]
-        if shown:
+        if shown and self.sample.taken_at_s > NEVER:  # of a static node there may never be one
             self.closed.append(entry)
 
     def drop(self, entry: Entry) -> None:
@@ -198,6 +198,16 @@ class NodeLedger:
         self.sequences += one.sequences
         if one.adapter is not None:
             self.adapters.setdefault(one.adapter, one.opened_s)
+        self.match()
+
+    def take_over(self, other: "NodeLedger") -> None:
+        """All that is there is here."""
+        self.open = dict(sorted((self.open | other.open).items(), key=lambda item: opened_s(item[1])))
+        closed = sorted((*self.closed, *other.closed), key=lambda entry: entry.closed_s or 0.0)
+        self.closed = deque(closed, CLOSED_KEPT_MAX)
+        self.held += other.held
+        self.sequences += other.sequences
+        self.adapters = other.adapters | self.adapters
         self.match()
 
     def match(self) -> None:

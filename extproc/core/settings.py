@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from extproc.core.admissionsettings import Classes, PriorityClass, QuotaList
 from extproc.core.forecastsettings import ForecastSettings
+from extproc.core.staticsettings import StaticNodeList
 from extproc.sizes import MIB, Size
 
 
@@ -87,7 +88,7 @@ class NodeLimits(BaseModel):
     unknown, and it must not draw everybody at once."""
     prune_interval_s: float = Field(2.0, gt=0, le=60)
     nodes_max: int = Field(4096, ge=1, le=100_000)
-    """Nodes in the table; the snapshots of further ones are refused."""
+    """Nodes of agents in the table; the snapshots of further ones are refused. Static nodes stand beside them."""
 
     @model_validator(mode="after")
     def _ordered(self) -> "NodeLimits":
@@ -156,6 +157,8 @@ class BalancerSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     nodes: NodeLimits = NodeLimits()
+    static_nodes: StaticNodeList = ()
+    """Nodes that are known before any agent speaks; see `StaticNode`."""
     rates: ExpectedRates = ExpectedRates()
     prefix: PrefixSettings = PrefixSettings()
     ejection: EjectionSettings = EjectionSettings()

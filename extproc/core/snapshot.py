@@ -167,6 +167,7 @@ class OwnLoad(Struct, frozen=True):
 
 
 ALWAYS = float("inf")
+NEVER = float("-inf")
 NO_LOAD = OwnLoad()
 
 
@@ -190,7 +191,7 @@ class NodeView(Struct, frozen=True):
 
     snapshot: Snapshot
     sampled_at_s: float
-    """On the router's clock: arrival minus the sample's age minus the way."""
+    """On the router's clock: arrival minus the sample's age minus the way. `NEVER`: it is static."""
     context_lengths: Mapping[str, int | None] | None
     """Served models, each with its context length in tokens (`None`: unknown); `None`: the list is not known."""
     own: OwnLoad = NO_LOAD
@@ -203,6 +204,11 @@ class NodeView(Struct, frozen=True):
     """Sequences at the node now, pending and decoding: the sample's, brought up to date by the ledger. n of costs."""
     prefill_tokens_pending: float = 0.0
     """Σ uncached prompt tokens of requests there without a first token, others' by their mean."""
+
+    @property
+    def is_static(self) -> bool:
+        """Whether it stands in the configuration, and no agent has told anything of it."""
+        return self.sampled_at_s == NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +232,9 @@ NodeEvent = NodeReported | NodeLeft
 @dataclass(frozen=True, slots=True)
 class Applied:
     """The table took the event."""
+
+    displaced: tuple[str, ...] = ()
+    """Static nodes that are no members any more, because this is the same node by another id."""
 
 
 @dataclass(frozen=True, slots=True)

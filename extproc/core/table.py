@@ -1,6 +1,6 @@
 """The snapshot table: every node we know, by its latest snapshot."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import assert_never
 
@@ -23,6 +23,8 @@ from extproc.core.snapshot import (
     OwnLoad,
     Snapshot,
 )
+from extproc.core.staticnodes import StaticNodes
+from extproc.core.staticsettings import StaticNode
 
 EARLIER_BOOTS_MAX = 64
 """Boots of a node that are remembered."""
@@ -38,12 +40,16 @@ class SnapshotTable:
     Within a boot sequences only rise; a new boot id starts them again, and the boots before it are not heard
     any more while the new one is fresh: so agents that share a node id by mistake do not take turns. Nor is a boot that
     was never heard of, where its sample is older than the one that is known: it comes late.
+    Static nodes are members from the beginning; see `StaticNodes`.
     """
 
-    def __init__(self, limits: NodeLimits) -> None:
+    def __init__(self, limits: NodeLimits, static: Iterable[StaticNode] = ()) -> None:
         self._limits = limits
-        self._views: dict[str, NodeView] = {}
-        self._node_at: dict[str, str] = {}
+        self._static = StaticNodes(static)
+        self._views: dict[str, NodeView] = dict(self._static.views)
+        self._node_at: dict[str, str] = {view.snapshot.host: node_id for node_id, view in self._views.items()}
+        self._told = 0
+        """Members of which agents told."""
         self._earlier_boots: dict[str, tuple[str, ...]] = {}
         self.models_left: dict[str, float] = {}
         """Models of nodes that left within `member_s`, and when; the latest last, a bounded number."""
@@ -66,9 +72,9 @@ class SnapshotTable:
                 return self._report(snapshot, now_s)
             case NodeLeft(node_id, boot_id):
                 known = self._views.get(node_id)
-                if known is None or known.snapshot.boot_id != boot_id:
+                if known is None or known.is_static or known.snapshot.boot_id != boot_id:
                     return Ignored("goodbye of a boot that is not known")
-                self._remove(node_id, now_s)
+                self._remove(node_id, now_s, static_back_at_s=now_s + self._limits.member_s)
                 return Applied()
             case _:
                 assert_never(event)
@@ -86,20 +92,32 @@ class SnapshotTable:
     def prune(self, now_s: float) -> list[str]:
         """Forget nodes without a word for `member_s`; their ids."""
         until_s = now_s - self._limits.member_s
-        gone = [node_id for node_id, view in self._views.items() if view.sampled_at_s <= until_s]
+        gone = [id_ for id_, view in self._views.items() if view.sampled_at_s <= until_s and not view.is_static]
         self.models_left = {model: left_s for model, left_s in self.models_left.items() if left_s > until_s}
         for node_id in gone:
-            self._remove(node_id, now_s)
+            self._remove(node_id, now_s, static_back_at_s=now_s)
         return gone
+
+    def bring_back(self, now_s: float) -> list[NodeView]:
+        """Make those static nodes members again for which nobody speaks any more; call it after `prune`."""
+        back = self._static.back(now_s)
+        for view in back:
+            self._views[view.snapshot.node_id] = view
+            self._node_at[view.snapshot.host] = view.snapshot.node_id
+        return back
 
     def _report(self, snapshot: Snapshot, now_s: float) -> Observation:
         limits = self._limits
         if snapshot.sample_age_s > limits.stale_s:
             return NotAllowed(f"sample is {snapshot.sample_age_s:.1f} s old, wanted at most {limits.stale_s:g} s")
         known = self._views.get(snapshot.node_id)
-        if known is None:
-            if len(self._views) >= limits.nodes_max:
+        spoken_for = self._static.of(snapshot.node_id, snapshot.host)
+        if known is None or known.is_static:
+            if self._told >= limits.nodes_max:
                 return NotAllowed(f"the table is full, nodes_max is {limits.nodes_max}")
+            self._told += 1
+            if snapshot.models is None:
+                snapshot = replace(snapshot, models=self._static.models_at(snapshot.host))
         elif known.snapshot.boot_id == snapshot.boot_id:
             if snapshot.sequence <= known.snapshot.sequence:
                 return Ignored(f"sequence {snapshot.sequence} after {known.snapshot.sequence}")
@@ -115,11 +133,21 @@ class SnapshotTable:
             self._earlier_boots[snapshot.node_id] = (*earlier, known.snapshot.boot_id)[-EARLIER_BOOTS_MAX:]
             if snapshot.models is None and known.snapshot.host == snapshot.host:
                 snapshot = replace(snapshot, models=known.snapshot.models)
+        displaced = self._displace(snapshot.node_id, spoken_for, now_s)
         self._views[snapshot.node_id] = self._view(snapshot, known, now_s)
         if known is not None and known.snapshot.host != snapshot.host:
             self._free(known.snapshot)
         self._node_at[snapshot.host] = snapshot.node_id
-        return Applied()
+        return Applied(displaced)
+
+    def _displace(self, node_id: str, spoken_for: frozenset[str], now_s: float) -> tuple[str, ...]:
+        """The static nodes that a reported one takes the place of, by other ids; they are members no more."""
+        self._static.reported(node_id, spoken_for, now_s)
+        others = sorted(spoken_for - {node_id})
+        displaced = tuple(one for one in others if one in self._views and self._views[one].is_static)
+        for one in displaced:
+            self._free(self._views.pop(one).snapshot)
+        return displaced
 
     @staticmethod
     def _view(snapshot: Snapshot, known: NodeView | None, now_s: float) -> NodeView:
@@ -136,8 +164,10 @@ class SnapshotTable:
         if self._node_at.get(snapshot.host) == snapshot.node_id:
             del self._node_at[snapshot.host]
 
-    def _remove(self, node_id: str, now_s: float) -> None:
+    def _remove(self, node_id: str, now_s: float, *, static_back_at_s: float) -> None:
         gone = self._views.pop(node_id)
+        self._told -= 1
+        self._static.gone(node_id, static_back_at_s)
         self._earlier_boots.pop(node_id, None)
         self._free(gone.snapshot)
         for model in gone.context_lengths or ():

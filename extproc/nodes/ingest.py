@@ -12,8 +12,8 @@ import structlog
 
 from extproc.core.balancer import Balancer
 from extproc.core.snapshot import Applied, Ignored, NodeEvent, NodeLeft, NodeReported, NotAllowed, Snapshot
+from extproc.nodehosts import Network
 from extproc.nodes import wire
-from extproc.nodes.hosts import Network
 from extproc.ops.metrics import Metrics
 from extproc.pb import nodes_pb2_grpc
 from extproc.pb.nodes_pb2 import Acknowledgement, AgentMessage, RouterMessage

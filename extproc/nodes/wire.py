@@ -7,6 +7,7 @@ wanted and what came. Unknown is absent, so an absent field is never a fault, ex
 import re
 from collections.abc import Sequence
 
+from extproc import nodehosts
 from extproc.core.request import MODEL_CHARS_MAX
 from extproc.core.snapshot import (
     ADAPTERS_MAX,
@@ -25,7 +26,6 @@ from extproc.core.snapshot import (
     ServedModel,
     Snapshot,
 )
-from extproc.nodes import hosts
 from extproc.pb.nodes_pb2 import (
     NODE_STATE_DRAINING,
     NODE_STATE_LOADING,
@@ -81,9 +81,9 @@ def goodbye_of(message: Goodbye) -> NodeLeft | str:
     return _id_refusal(message) or NodeLeft(message.node_id, message.boot_id)
 
 
-def snapshot_of(message: NodeSnapshot, hosts_allowed: Sequence[hosts.Network]) -> Snapshot | str:
+def snapshot_of(message: NodeSnapshot, hosts_allowed: Sequence[nodehosts.Network]) -> Snapshot | str:
     """A node's snapshot, or why it is refused. Raises for no message."""
-    wanted_host = hosts.refusal(message.host, hosts_allowed)
+    wanted_host = nodehosts.refusal(message.host, hosts_allowed)
     reason = _id_refusal(message) or (wanted_host and _refused("host", wanted_host, message.host))
     if reason:
         return reason

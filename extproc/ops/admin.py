@@ -37,12 +37,14 @@ _JSON_TYPE = "application/json"
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _INDEX = """extproc
 /healthz               200 while the process lives
-/readyz                200 when a node is known and we do not drain, else 503; how many of the nodes are ready
+/readyz                200 when a node is known and we do not drain, else 503; how many of the nodes are ready, how many
+                       are static: known by the configuration alone, and served in turn where none is ready
 /metrics               for Prometheus
 /nodes                 every node: snapshot, age, freshness, what was sent there and learned of it (?node=ID for one)
   ready                it is up by its agent's last word (state), and that word still counts (freshness)
   out_s                so long still no request goes there, because it failed some; null: it gets requests
   on_trial             it failed some, and the next request sent there is the trial; then out_s counts again
+  static               it stands in the configuration, and no agent has told of it: its age is not known
 /capacity              how many nodes each model needs, and when those that are there will be too few
 /decisions?limit=N     the latest decisions, newest first: candidates, costs (null: not scored), reason
 """
@@ -100,10 +102,15 @@ class _Pages:
         if self._draining():
             return _json({"ready": False, "reason": "draining"}, status=503)
         # A member is enough, however old its word: the fallback can send requests there.
-        nodes = len(self._balancer.views())
+        nodes = self._samples()
         if not nodes:
             return _json({"ready": False, "reason": "no node has reported"}, status=503)
-        return _json({"ready": True, "nodes": nodes, "nodes_ready": sum(one.is_ready for one in self._samples())})
+        counts = {
+            "nodes": len(nodes),
+            "nodes_ready": sum(one.is_ready for one in nodes),
+            "nodes_static": sum(one.view.is_static for one in nodes),
+        }
+        return _json({"ready": True, **counts})
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         return await self._sent(
@@ -185,7 +192,8 @@ def _node(sample: NodeSample) -> dict[str, object]:
     del own["work_tokens"], own["work_since_s"]
     ours = {
         "freshness": sample.freshness.value,
-        "age_s": round(sample.age_s, 3),
+        "age_s": None if sample.age_s is None else round(sample.age_s, 3),
+        "static": view.is_static,
         "ready": sample.is_ready,
         "out_s": round(out_s, 3) if out_s is not None and out_s > 0 else None,
         "on_trial": out_s is not None and out_s <= 0,

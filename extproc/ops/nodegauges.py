@@ -18,7 +18,8 @@ class NodeSample:
 
     view: NodeView
     freshness: Freshness
-    age_s: float
+    age_s: float | None
+    """Of its snapshot; `None`: it is static, no agent has told of it."""
     tokens_ahead: float = 0.0
     """Prompt tokens that it has to compute before it comes to another prompt."""
     out_s: float | None = None
@@ -38,7 +39,8 @@ def samples_of(balancer: Balancer, now_s: float) -> list[NodeSample]:
         until_s = out_until_s.get(view.snapshot.node_id)
         out_s = None if until_s is None else until_s - now_s
         ahead = prefill_tokens_ahead(view, now_s)
-        return NodeSample(view, balancer.freshness(view, now_s), now_s - view.sampled_at_s, ahead, out_s)
+        age_s = None if view.is_static else now_s - view.sampled_at_s
+        return NodeSample(view, balancer.freshness(view, now_s), age_s, ahead, out_s)
 
     return [sample_of(view) for view in balancer.views()]
 

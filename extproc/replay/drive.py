@@ -16,6 +16,7 @@ from typing import Final, assert_never
 
 from msgspec.structs import replace
 
+from extproc.core.balancer import Balancer
 from extproc.core.decision import Decision
 from extproc.core.policy import RoutingPolicy
 from extproc.core.settings import Fault, shown
@@ -65,6 +66,11 @@ class Replay:
         self._unreadable: Fault | None = None
         """The line before; it may be the last of its run."""
         self._admitted = AdmittedLines()
+
+    @property
+    def balancer(self) -> Balancer | None:
+        """What the lines so far have made of it; `None`: no run that can be read has begun."""
+        return self._balancer
 
     def take(self, read: Read) -> None:
         """Take the next line."""

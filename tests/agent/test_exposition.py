@@ -38,11 +38,17 @@ def test_every_sample_of_a_captured_page_is_read_as_prometheus_reads_it(path: Pa
     assert same(by_us(text, {name for name, _, _ in theirs}), theirs)
 
 
-NAMES = st.from_regex(r"[a-z_:][a-z0-9_:]{0,5}", fullmatch=True)
+NAMES = st.one_of(
+    st.from_regex(r"[a-z_:][a-z0-9_:]{0,5}", fullmatch=True),
+    st.sampled_from(["v:a", "v:a_b", "v:a_b_c", "v:ab", "v:", "v:a_total", "v:a_bucket"]),  # they begin alike
+)
 LABEL_NAMES = st.from_regex(r"[a-zA-Z][a-zA-Z0-9_]{0,5}", fullmatch=True)
 LABEL_VALUES = st.text(st.one_of(st.sampled_from('\\"\n{}, =#\t\r\u2028é'), st.characters(codec="utf-8")), max_size=8)
-VALUES = st.one_of(st.floats(), st.integers(-(2**70), 2**70)).map(
-    lambda value: {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}.get(repr(value), repr(value))
+VALUES = st.one_of(
+    st.one_of(st.floats(), st.integers(-(2**70), 2**70)).map(
+        lambda value: {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}.get(repr(value), repr(value))
+    ),
+    st.sampled_from(["1e400", "-1E+3", "+1", ".5", "5.", "0005", "9223372036854775808"]),
 )
 
 
@@ -60,15 +66,34 @@ def lines(draw: st.DrawFn) -> str:
     bare = draw(st.sampled_from(["", "{}"]))
     braces = f"{draw(space)}{{{inside}}}" if labels else bare
     stamp = draw(st.sampled_from(["", "", " 1795967852000"]))
-    return f"{draw(space)}{draw(NAMES)}{braces} {draw(VALUES)}{stamp}{draw(space)}"
+    exemplar = draw(st.sampled_from(["", "", ' # {trace_id="7 }{"} 0.5', ' # {trace_id="7"} 1.0 1795967852.5']))
+    return f"{draw(space)}{draw(NAMES)}{braces} {draw(VALUES)}{stamp}{exemplar}{draw(space)}"
+
+
+@st.composite
+def comments(draw: st.DrawFn) -> str:
+    begun = draw(st.sampled_from(["# HELP", "# TYPE", "# UNIT", "#HELP", "# ", "#"]))
+    told = draw(st.sampled_from(["gauge", "counter", " of v:a 5 and v:a_b 7", 'with {a="b"} 1']))
+    return f"{begun} {draw(NAMES)} {told}"
+
+
+OTHERS = st.sampled_from(["", "# a comment", "# TYPE q gauge", "#", "# EOF", "   ", "\t#"])
 
 
 @settings(deadline=None)
-@given(st.lists(st.one_of(lines(), st.sampled_from(["", "# a comment", "# TYPE q gauge", "#"])), max_size=12))
-def test_generated_pages_are_read_as_prometheus_reads_them(page: list[str]) -> None:
-    text = "\n".join(page)
+@given(
+    st.lists(st.one_of(lines(), comments(), OTHERS), max_size=12),
+    st.sets(NAMES, max_size=4),
+    st.sampled_from(["\n", "\r\n", "\n\n"]),
+    st.sampled_from(["", "\n", "\r\n"]),
+)
+def test_generated_pages_are_read_as_prometheus_reads_them(
+    page: list[str], some: set[str], ends: str, end: str
+) -> None:
+    text = ends.join(page) + end
     theirs = by_prometheus(text)
     assert same(by_us(text, {name for name, _, _ in theirs}), theirs)
+    assert same(by_us(text, some), [row for row in theirs if row[0] in some])
 
 
 @settings(deadline=None)
@@ -94,3 +119,24 @@ def test_what_is_no_number_is_read_as_such() -> None:
     nan, plus, minus = samples_of("a NaN\na +Inf\na -Inf\n", {"a"})["a"]
     assert math.isnan(nan.value)
     assert (plus.value, minus.value) == (math.inf, -math.inf)
+
+
+def test_no_names_are_no_samples() -> None:
+    assert samples_of("a 1\n 2\n", set()) == {}
+
+
+def test_a_name_that_another_begins_with_is_found_beside_it() -> None:
+    page = samples_of("a_b_c 3\na_b 2\na 1\n", {"a", "a_b_c"})
+    assert {name: samples[0].value for name, samples in page.items()} == {"a": 1, "a_b_c": 3}
+
+
+def test_names_mean_themselves_whatever_is_in_them() -> None:
+    assert samples_of("axb 1\n", {"a.b", "a*b"}) == {}
+    assert samples_of("a.b 1\n", {"a.b"})["a.b"][0].value == 1
+
+
+@pytest.mark.parametrize(
+    "page", ["\n" * 100_000, " " * 100_000, "a" * 100_000, "a{" + 'l="v",' * 20_000, 'a{l="' * 20_000]
+)
+def test_a_hostile_page_takes_no_longer_than_its_length(page: str) -> None:
+    samples_of(page * 10, {"a", "aa"})  # were it the square of it, this would take hours

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from extproc.agent.engines import vllm
+from extproc.agent.engines import models, vllm
 from extproc.agent.engines.exposition import samples_of
 from extproc.agent.engines.lora import LORA, slots_free_of, with_loadable
 from extproc.agent.engines.reading import NOT_TOLD
@@ -50,7 +50,7 @@ def test_the_slots_are_part_of_a_look() -> None:
 
 
 def listed(*entries: dict[str, object]) -> tuple[ServedModel, ...] | str:
-    return vllm.models_of(json.dumps({"object": "list", "data": entries}))
+    return models.models_of(json.dumps({"object": "list", "data": entries}))
 
 
 @pytest.mark.parametrize(

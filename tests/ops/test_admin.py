@@ -22,9 +22,9 @@ async def test_a_living_process_is_healthy(of: Admin, client: Client) -> None:
 async def test_it_is_ready_once_there_is_a_node_and_until_it_drains(of: Admin, client: Client) -> None:
     assert await page(client, "/readyz", 503) == {"ready": False, "reason": "no node has reported"}
     of.report("a")
-    assert await page(client, "/readyz") == {"ready": True, "nodes": 1, "nodes_ready": 1}
+    assert await page(client, "/readyz") == {"ready": True, "nodes": 1, "nodes_ready": 1, "nodes_static": 0}
     of.now_s += 100
-    silent = {"ready": True, "nodes": 1, "nodes_ready": 0}
+    silent = {"ready": True, "nodes": 1, "nodes_ready": 0, "nodes_static": 0}
     assert await page(client, "/readyz") == silent, "a silent member still takes the fallback"
     of.draining = True
     assert await page(client, "/readyz", 503) == {"ready": False, "reason": "draining"}
@@ -35,7 +35,8 @@ async def test_nodes_shows_every_field_and_unknown_as_null(of: Admin, client: Cl
     of.now_s += 2
     of.route("r1")
     (node,) = (await page(client, "/nodes"))["nodes"]
-    ours = {"freshness", "age_s", "ready", "out_s", "on_trial", "in_flight", "prefill_tokens_ahead", "learned", "own"}
+    ours = {"freshness", "age_s", "static", "ready", "out_s", "on_trial"}
+    ours |= {"in_flight", "prefill_tokens_ahead", "learned", "own"}
     assert set(Snapshot.__dataclass_fields__) | ours == set(node)
     assert node["node_id"] == "a"
     assert node["state"] == "ready"

@@ -21,7 +21,7 @@ async def test_it_is_ready_once_an_agent_has_reported_a_node(serve: Serve) -> No
     served = await serve()
     assert await served.get("/readyz") == (503, {"ready": False, "reason": "no node has reported"})
     await reported(served)
-    assert await served.get("/readyz") == (200, {"ready": True, "nodes": 1, "nodes_ready": 1})
+    assert await served.get("/readyz") == (200, {"ready": True, "nodes": 1, "nodes_ready": 1, "nodes_static": 0})
     _, page = await served.get("/nodes")
     assert [node["node_id"] for node in page["nodes"]] == ["gpu-1"]
 

@@ -1,13 +1,19 @@
 """Prometheus' text format, as far as an adapter needs it: the wanted samples out of a page, fast.
 
-A page of vLLM has 600 lines, of which some twenty matter. So each line is looked at once: its name is cut off and
-looked up whole (`vllm:num_requests_waiting` is also the beginning of another metric), and only the lines that are
-wanted are parsed. What is malformed is left out: a missing sample is an absent signal, never an exception.
+A page of vLLM has 600 lines, of which some thirty matter. So one regular expression looks for lines that begin with a
+wanted name, the whole of it (`vllm:num_requests_waiting` is also the beginning of another metric), and only these
+lines are parsed. What is malformed is left out: a missing sample is an absent signal, never an exception.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
+
+READERS_KEPT_MAX = 1024
+"""Sets of names whose expression is kept: there is one for each kind of engine, and one for each mapping."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,24 +28,23 @@ class Sample:
 Page = Mapping[str, list[Sample]]
 """Samples by metric name, in the page's order."""
 
-_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 # Possessive (`++`, `*+`): a value without its closing quote costs no memory for ways back.
-_LABEL = re.compile(r'[\s,]*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
-_LABELS_END = re.compile(r"[\s,]*\}")
+_LABEL = re.compile(r'[\s,]*+([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
+_LABELS_END = re.compile(r"[\s,]*+\}")
 _ESCAPE = re.compile(r'\\[\\n"]')
 _ESCAPED = {r"\\": "\\", r"\n": "\n", r"\"": '"'}
 
 
 def samples_of(text: str, names: Collection[str]) -> Page:
-    """The samples of the wanted names; a name without any is not in the result. Raises for no input."""
+    """The samples of the wanted names; a name without any is not in the result. Raises for no input.
+
+    Timestamps and OpenMetrics' exemplars are passed over.
+    """
     page: dict[str, list[Sample]] = {}
-    for raw in text.split("\n"):
-        name = _NAME.match(raw) or _NAME.match(raw := raw.strip())
-        if name is None or name[0] not in names:
-            continue
-        sample = _sample_of(raw, name.end())
+    for name, rest in _lines_of(frozenset(names)).findall("\n" + text):
+        sample = _sample_of(rest)
         if sample is not None:
-            page.setdefault(name[0], []).append(sample)
+            page.setdefault(name, []).append(sample)
     return page
 
 
@@ -52,26 +57,48 @@ def sums_by(page: Page, name: str, label: str) -> dict[str, float]:
     return sums
 
 
-def _sample_of(line: str, name_end: int) -> Sample | None:
-    rest = line[name_end:].lstrip()
+@lru_cache(READERS_KEPT_MAX)
+def _lines_of(names: frozenset[str]) -> re.Pattern[str]:
+    """Finds the lines of these metrics: the name, and what comes after it.
+
+    It begins with a newline and not with `^`, since a search for one character is what `re` does fastest.
+    """
+    return re.compile(rf"\n[^\S\n]*+({_any_of(names)})(?=[\s{{])([^\n]*+)" if names else r"(?!)")
+
+
+def _any_of(names: Iterable[str]) -> str:
+    """Any of these words, with what they begin with in common told once: three times faster than one by one."""
+    words = sorted(set(names))
+    branches = [
+        re.escape(first) + _any_of(word[1:] for word in group)
+        for first, group in groupby(filter(None, words), key=itemgetter(0))
+    ]
+    if words[0]:
+        return branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
+    return f"(?:{'|'.join(branches)})?" if branches else ""
+
+
+def _sample_of(line: str) -> Sample | None:
+    """A line without its name."""
+    line = line.lstrip()
     labels: dict[str, str] = {}
-    if rest.startswith("{"):
+    if line.startswith("{"):
         position = 1
-        while label := _LABEL.match(rest, position):
-            if label[1] in labels:
+        while label := _LABEL.match(line, position):
+            name, value = label.groups()
+            if name in labels:
                 return None
-            labels[label[1]] = _ESCAPE.sub(lambda escape: _ESCAPED[escape[0]], label[2])
+            labels[name] = _ESCAPE.sub(lambda escape: _ESCAPED[escape[0]], value) if "\\" in value else value
             position = label.end()
-        end = _LABELS_END.match(rest, position)
+        end = _LABELS_END.match(line, position)
         if end is None:
             return None
-        rest = rest[end.end() :]
-    elif rest == line[name_end:]:
-        return None  # the name goes on with a character that no name has
-    words = rest.split()
-    if not 1 <= len(words) <= 2 or "_" in words[0]:  # a value and perhaps a timestamp
+        line = line[end.end() :]
+    value, *others = line.split(maxsplit=3) or [""]
+    # After the value there may be a timestamp, and then an exemplar, which begins with a #.
+    if "_" in value or not (len(others) < 2 or others[0] == "#" or others[1] == "#"):
         return None
     try:
-        return Sample(labels, float(words[0]))
+        return Sample(labels, float(value))
     except ValueError:
         return None

@@ -2,20 +2,24 @@
 
 import re
 
-from extproc.agent.engines import llamacpp, vllm
+from extproc.agent.engines import llamacpp, triton, trtllm, vllm
 from extproc.agent.engines.enginekind import EngineKind
 
 ADAPTERS = {
     EngineKind.VLLM: vllm.ADAPTER,
+    EngineKind.TRTLLM: trtllm.ADAPTER,
+    EngineKind.TRITON: triton.ADAPTER,
     EngineKind.LLAMACPP: llamacpp.ADAPTER,
 }
 """Those that need no mapping."""
 
-METRICS_PATHS = ("/metrics",)
+METRICS_PATHS = ("/metrics", "/prometheus/metrics")
 """Where the metrics of the kinds above are: an engine whose kind is not known is asked at each in turn."""
 
 _KINDS = {
     "vllm:": EngineKind.VLLM,
+    "trtllm_": EngineKind.TRTLLM,
+    "nv_trt_llm_": EngineKind.TRITON,
     "llamacpp:": EngineKind.LLAMACPP,
 }
 _PREFIX = re.compile(rf"^({'|'.join(map(re.escape, _KINDS))})", re.MULTILINE)

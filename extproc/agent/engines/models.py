@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from extproc.agent.engines.adapter import Pages, missing_of, page_of
 from extproc.core.request import MODEL_CHARS_MAX
 from extproc.core.snapshot import CONTEXT_LENGTH_TOKENS_MAX, MODELS_MAX, ServedModel
 
@@ -21,9 +22,9 @@ class Entry(msgspec.Struct, frozen=True):
 
     id: str
     max_model_len: int | None = None
-    """vLLM's context length in tokens."""
+    """vLLM's and SGLang's context length in tokens."""
     parent: Any = None
-    """vLLM's: of an adapter, the model that it adapts."""
+    """Theirs too: of an adapter, the model that it adapts."""
     meta: Meta | None = None
 
     @property
@@ -67,3 +68,22 @@ def served_all(pairs: list[tuple[str, int | None]]) -> tuple[ServedModel, ...] |
             return model
         models.append(model)
     return tuple(models)
+
+
+def models_of(text: str) -> tuple[ServedModel, ...] | str:
+    """The models of a /v1/models answer, or what is wrong with it.
+
+    An adapter's entry has its base model as parent, and no length of its own.
+    """
+    entries = entries_of(text)
+    if isinstance(entries, str):
+        return entries
+    lengths = {entry.id: entry.max_model_len for entry in entries}
+    pairs = [(one.id, lengths.get(one.base) if one.max_model_len is None else one.max_model_len) for one in entries]
+    return served_all(pairs)
+
+
+def listed(pages: Pages) -> tuple[ServedModel, ...] | str:
+    """The same, where /v1/models is the one page that an adapter needs."""
+    text = page_of(pages, "/v1/models")
+    return missing_of(pages, "/v1/models") if text is None else models_of(text)

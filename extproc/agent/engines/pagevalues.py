@@ -9,9 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from extproc.agent.engines.decodes import Drift
-from extproc.agent.engines.exposition import Page, Sample
+from extproc.agent.engines.exposition import Page, Sample, sums_by
 from extproc.agent.engines.reading import Total, count_of, seconds_of
 from extproc.core.snapshot import COUNTER_MAX, REQUESTS_MAX
+
+ROUNDED = 1e-5
+"""Share by which a difference of two numbers with six digits may be off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +106,18 @@ def label_count(label: str | None) -> int | None:
 
 def totals_in(page: Page, names: Iterable[str]) -> dict[str, Total]:
     """The `_sum` and `_count` of each histogram that the page has, over all its series."""
-    totals = {}
-    for name in names:
-        seconds, count = sum_of(page, f"{name}_sum"), sum_of(page, f"{name}_count")
-        if seconds is not None and count is not None:
-            totals[name] = Total(seconds, count)
-    return totals
+    return {name: total for name in names if (total := total_where(page, name, {})) is not None}
+
+
+def total_where(page: Page, name: str, labels: Mapping[str, str]) -> Total | None:
+    """The same of one histogram, over its series with these labels; `None`: it has none."""
+    seconds, counts = (samples_where(page, f"{name}{part}", labels) for part in ("_sum", "_count"))
+    return Total(sum(one.value for one in seconds), sum(one.value for one in counts)) if seconds and counts else None
+
+
+def samples_where(page: Page, name: str, labels: Mapping[str, str]) -> list[Sample]:
+    """One metric's series with these labels."""
+    return [sample for sample in page.get(name, ()) if labels.items() <= sample.labels.items()]
 
 
 def mean_ms(names: Sequence[str], totals: Mapping[str, Total], before: Look | None) -> float | str:
@@ -119,13 +128,36 @@ def mean_ms(names: Sequence[str], totals: Mapping[str, Total], before: Look | No
     return f"{names[0]} is missing"
 
 
+def counters_in(page: Page, names: Iterable[str], label: str, before: Look | None) -> dict[tuple[str, str], float]:
+    """Counters by metric and by the label's value, for `restarted` and for the next look.
+
+    One that is not on the page stays as it was: series appear with their first count, so after a start there is
+    nothing that could be less than before.
+    """
+    counted = {(name, value): sum_ for name in names for value, sum_ in sums_by(page, name, label).items()}
+    return counted if before is None else {**before.counters, **counted}
+
+
+def seconds_told(names: Sequence[str], totals: Mapping[str, Total]) -> float | None:
+    """The seconds since the engine's start of the first of the histograms that the page has; `None`: no number."""
+    seconds = next((totals[name].seconds for name in names if name in totals), math.nan)
+    return seconds if 0 <= seconds <= COUNTER_MAX else None
+
+
 def restarted(started_at_s: float | None, counters: Mapping[tuple[str, str], float], before: Look | None) -> bool:
-    """Whether the engine began anew since the look before: another process start, or a counter that fell."""
+    """Whether the engine began anew since the look before.
+
+    Its process start tells, where the page has it at both looks. Else more than half of the counters must have fallen
+    together, of those that had moved: one that falls alone is no counter, and `Doubts` tells what becomes of it. What
+    six digits round is no fall.
+    """
     if before is None:
         return False
-    if None not in (started_at_s, before.started_at_s) and started_at_s != before.started_at_s:
-        return True
-    return any(counters.get(counter, math.inf) < known for counter, known in before.counters.items())
+    if started_at_s is not None and before.started_at_s is not None:
+        return started_at_s != before.started_at_s
+    pairs = [(counters[name], known) for name, known in before.counters.items() if known > 0 and name in counters]
+    fallen = sum(now < known * (1 - ROUNDED) for now, known in pairs)
+    return 2 * fallen > len(pairs)
 
 
 def stands_still(

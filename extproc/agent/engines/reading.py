@@ -28,6 +28,9 @@ class EngineReading:
     """It has work, and nothing moved since the look before: the page still shows the step of then."""
     started_at_s: float | None = None
     """The engine's process start by its own wall clock; only compared with itself."""
+    decode_seconds_total: float | None = None
+    """Σ over all requests of the gaps between their tokens, as they come; since the engine's start. Routers are not
+    told: it is to check other signals by. `None`: the engine does not tell."""
     kv_usage: float | None = None
     kv_block_size_tokens: int | None = None
     kv_blocks_total: int | None = None
@@ -76,11 +79,12 @@ def reading_from(
     restarted: bool = False,
     frozen: bool = False,
     started_at_s: float | None = None,
+    decode_seconds_total: float | None = None,
 ) -> EngineReading:
     """A reading out of one value for each of `MEASURED`, where a text is the reason why the signal is absent."""
     known: dict[str, Any] = {name: value for name, value in values.items() if not isinstance(value, str)}
     absent = {name: value for name, value in values.items() if isinstance(value, str)}
-    return EngineReading(asleep, restarted, frozen, started_at_s, absent=absent, **known)
+    return EngineReading(asleep, restarted, frozen, started_at_s, decode_seconds_total, absent=absent, **known)
 
 
 def unread(reason: str) -> EngineReading:

@@ -8,7 +8,7 @@ from extproc.agent.engines.adapter import Adapter, Pages, missing_of, page_of
 from extproc.agent.engines.decodes import Drift, RequestCounts, decodes_over
 from extproc.agent.engines.exposition import Page, samples_of, sums_by
 from extproc.agent.engines.lora import LORA, slots_free_of
-from extproc.agent.engines.models import entries_of, served_all
+from extproc.agent.engines.models import listed
 from extproc.agent.engines.pagevalues import (
     Look,
     available_of,
@@ -17,6 +17,7 @@ from extproc.agent.engines.pagevalues import (
     pending_of,
     requests_of,
     restarted,
+    seconds_told,
     share_over,
     spelled,
     stands_still,
@@ -24,7 +25,7 @@ from extproc.agent.engines.pagevalues import (
     totals_in,
 )
 from extproc.agent.engines.reading import EngineReading, reading_from, unread
-from extproc.core.snapshot import KV_BLOCK_SIZE_TOKENS_MAX, KV_BLOCKS_MAX, ServedModel
+from extproc.core.snapshot import KV_BLOCK_SIZE_TOKENS_MAX, KV_BLOCKS_MAX
 
 _RUNNING = "vllm:num_requests_running"
 _WAITING = "vllm:num_requests_waiting"
@@ -44,17 +45,6 @@ _WANTED = frozenset(
     | {f"{name}_sum" for name in (*_PREFILL, *_DECODE)}
     | vllmtotals.WANTED
 )
-
-
-def models_of(models: str) -> tuple[ServedModel, ...] | str:
-    """The models of a /v1/models answer, or what is wrong with it."""
-    entries = entries_of(models)
-    if isinstance(entries, str):
-        return entries
-    lengths = {entry.id: entry.max_model_len for entry in entries}
-    # vLLM gives an adapter's entry its base model as parent, and no length.
-    pairs = [(one.id, lengths.get(one.base) if one.max_model_len is None else one.max_model_len) for one in entries]
-    return served_all(pairs)
 
 
 def read(metrics: str, before: Look | None) -> tuple[EngineReading, Look]:
@@ -100,6 +90,7 @@ def read(metrics: str, before: Look | None) -> tuple[EngineReading, Look]:
         restarted=began_anew,
         frozen=stands_still(marks, len(_STEPS), running, waiting, before),
         started_at_s=started_at_s,
+        decode_seconds_total=seconds_told(_DECODE, totals),
     )
     known = prefilled if isinstance(prefilled, int) else prefilled_before
     return reading, Look(started_at_s, counters, drifts, totals, marks, known)
@@ -146,10 +137,5 @@ def _look(pages: Pages, before: Look | None) -> tuple[EngineReading, Look | None
     return (unread(missing_of(pages, "/metrics")), before) if metrics is None else read(metrics, before)
 
 
-def _listed(pages: Pages) -> tuple[ServedModel, ...] | str:
-    models = page_of(pages, "/v1/models")
-    return missing_of(pages, "/v1/models") if models is None else models_of(models)
-
-
-ADAPTER = Adapter(_look, _listed)
+ADAPTER = Adapter(_look, listed)
 """Reads vLLM."""

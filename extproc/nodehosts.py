@@ -1,4 +1,4 @@
-"""Which hosts an agent may name. Whoever writes the table can aim Envoy, so this is the gate.
+"""Which hosts a node may have. Whoever writes the table can aim Envoy, so this is the gate.
 
 A host passes in one spelling only, and only inside the networks of the configuration. Addresses that no inference
 node has are refused even there.
@@ -29,8 +29,8 @@ _TRANSLATED = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
 """In whose last 32 bits an IPv4 address stands."""
 
 
-def refusal(host: str, allowed: Sequence[Network]) -> str | None:
-    """What a host should have been, or `None` if Envoy may be sent there."""
+def refusal(host: str, allowed: Sequence[Network] | None) -> str | None:
+    """What a host should have been, or `None` if Envoy may be sent there. `allowed` may be `None`: any network."""
     spelled = _HOST.fullmatch(host)
     if spelled is None or int(spelled[3]) > _PORT_MAX:
         return WANTED
@@ -42,7 +42,7 @@ def refusal(host: str, allowed: Sequence[Network]) -> str | None:
         return "an IPv4 address in its own spelling"
     if any(map(_never, (address, *_inside(address)))):
         return "an address that a node can have"
-    if not _within(address, allowed):
+    if allowed is not None and not _within(address, allowed):
         networks = ", ".join(map(str, allowed[:_NETWORKS_SHOWN])) + (", …" if len(allowed) > _NETWORKS_SHOWN else "")
         return f"an address within hosts_allowed ({networks})"
     return None

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.config import Config
-from extproc.nodes.hosts import refusal
+from extproc.nodehosts import refusal
 
 DEFAULT = Config().hosts_allowed
 ANYWHERE = (ip_network("0.0.0.0/0"), ip_network("::/0"))

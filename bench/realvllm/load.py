@@ -1,0 +1,143 @@
+"""What is sent to the real vLLM, and what the clients saw of it: who waits for a first token, who gets tokens."""
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import aiohttp
+
+from bench.realvllm.model import MODEL
+from bench.realvllm.recording import Recording
+
+IDLE_S: Final = 2.0
+_TOKEN_IDS: Final = range(1000, 100_000)
+
+
+@dataclass(slots=True)
+class Answers:
+    """Sums over the answers since vLLM's start."""
+
+    asked: int = 0
+    failed: int = 0
+    """Not 200, or broken off by somebody else than the client."""
+    chosen: int = 0
+    """With a header that names the node that extproc chose."""
+    first_tokens: int = 0
+    first_tokens_s: float = 0.0
+    """Of these, from asking to the first token, as the client saw it."""
+    prompt_tokens: int = 0
+    """Of requests that got a first token."""
+    cached_tokens: int = 0
+    prompt_tokens_left: int = 0
+    """Of requests that were aborted before a first token: vLLM may have looked them up or not."""
+    output_tokens: int = 0
+
+
+@dataclass(slots=True)
+class Clients:
+    """Asks for completions with prompts of token ids, so that their lengths are known."""
+
+    session: aiohttp.ClientSession
+    url: str
+    recording: Recording
+    clock: Callable[[], float]
+    answers: Answers = field(default_factory=Answers)
+    pending: int = 0
+    """Asked, and without a first token."""
+    decoding: int = 0
+
+    async def ask(self, prompt: list[int], output_tokens: int) -> None:
+        """One request. Cancelling aborts it."""
+        body = {
+            **{"model": MODEL, "prompt": prompt, "max_tokens": output_tokens, "ignore_eos": True},
+            **{"stream": True, "stream_options": {"include_usage": True}},
+        }
+        sums, asked_s = self.answers, self.clock()
+        got_first = False
+        self._count(pending=1)
+        sums.asked += 1
+        try:
+            async with self.session.post(f"{self.url}/v1/completions", json=body) as response:
+                sums.chosen += "x-extproc-node" in response.headers
+                usage: dict[str, Any] = {}
+                async for line in response.content:
+                    if not line.startswith(b"data: {"):
+                        continue
+                    told = json.loads(line[6:])
+                    usage = told.get("usage") or usage
+                    if told["choices"] and not got_first:
+                        got_first = True
+                        self._count(pending=-1, decoding=1)
+                        sums.first_tokens += 1
+                        sums.first_tokens_s += self.clock() - asked_s
+                sums.failed += not usage
+                sums.output_tokens += usage.get("completion_tokens", 0)
+                sums.cached_tokens += (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        except aiohttp.ClientError:
+            sums.failed += 1
+        finally:
+            if got_first:
+                sums.prompt_tokens += len(prompt)
+                self._count(decoding=-1)
+            else:
+                sums.prompt_tokens_left += len(prompt)
+                self._count(pending=-1)
+
+    def told(self) -> None:
+        """Put the sums into the recording."""
+        sums = {name: getattr(self.answers, name) for name in Answers.__slots__}
+        self.recording.answers.append((self.clock(), sums | {"first_tokens_s": round(self.answers.first_tokens_s, 3)}))
+
+    def _count(self, *, pending: int = 0, decoding: int = 0) -> None:
+        self.pending += pending
+        self.decoding += decoding
+        self.recording.clients.append((self.clock(), {"pending": self.pending, "decoding": self.decoding}))
+
+
+async def idle(_: Clients) -> None:
+    """Nothing."""
+    await asyncio.sleep(IDLE_S)
+
+
+async def single(clients: Clients) -> None:
+    """One request after another."""
+    for number in range(2):
+        await clients.ask(_tokens(f"single {number}", 200), 40)
+
+
+async def shared(clients: Clients) -> None:
+    """Prompts that begin alike, the first one alone, so that the others find its blocks."""
+    beginning = _tokens("shared", 512)
+    await clients.ask(beginning + _tokens("first", 40), 16)
+    await _together(clients.ask(beginning + _tokens(f"next {number}", 40), 32) for number in range(5))
+
+
+async def burst(clients: Clients) -> None:
+    """More than the cache holds: some wait, and some of those that run are preempted."""
+    await _together(clients.ask(_tokens(f"burst {number}", 250), 120) for number in range(32))
+
+
+async def aborted(clients: Clients) -> None:
+    """A burst of which clients leave, some before and some after their first token."""
+    before = clients.answers.first_tokens
+    asking = [asyncio.create_task(clients.ask(_tokens(f"left {number}", 250), 80)) for number in range(28)]
+    while clients.answers.first_tokens < before + 8:
+        await asyncio.sleep(0.05)
+    for leaving in (*asking[:4], *asking[-4:]):
+        leaving.cancel()
+    await asyncio.gather(*asking, return_exceptions=True)
+
+
+PHASES: Final[tuple[Callable[[Clients], Awaitable[None]], ...]] = (idle, single, shared, burst, idle, aborted, idle)
+"""What is sent before the restart, in this order."""
+
+
+def _tokens(name: str, count: int) -> list[int]:
+    return random.Random(name).choices(_TOKEN_IDS, k=count)
+
+
+async def _together(asking: Any) -> None:
+    await asyncio.gather(*asking)

@@ -1,0 +1,45 @@
+"""Whether a node takes nothing new, and whether its engine has finished what it had."""
+
+from extproc.agent.watch import Sighting
+from extproc.core.snapshot import NodeState
+
+EMPTY_LOOKS = 2
+"""So many looks in a row must show no request: one that routers chose just before they heard may still be on its way."""
+
+
+class Drain:
+    """One node's. Off at first.
+
+    on --(EMPTY_LOOKS looks without requests, or nobody listens there any more)--> on, and empty
+
+    An engine whose requests are not told is never empty, unless it never was ready: then nobody sent any.
+    """
+
+    def __init__(self) -> None:
+        self.on = False
+        self._since_s = 0.0
+        self._looks = 0
+        self._was_ready = False
+        self._gone = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it drains and has no requests."""
+        return self.on and (self._looks >= EMPTY_LOOKS or self._gone or not self._was_ready)
+
+    def begin(self, now_s: float) -> None:
+        """It takes nothing new from now on."""
+        self.on, self._since_s, self._looks = True, now_s, 0
+
+    def end(self) -> None:
+        """It takes requests again."""
+        self.on = False
+
+    def saw(self, sighting: Sighting, began_s: float) -> None:
+        """Take a look that began then."""
+        self._was_ready = self._was_ready or sighting.state is NodeState.READY
+        self._gone = sighting.gone
+        if self.on and began_s >= self._since_s:
+            reading = sighting.reading
+            rests = reading.requests_running == 0 and reading.requests_waiting == 0
+            self._looks = self._looks + 1 if rests and sighting.sampled_at_s >= began_s else 0
