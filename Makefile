@@ -4,7 +4,7 @@ BIN := .venv/bin
 ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: demo test lint types floors pytest tokenizers bench proto envoy clean
+.PHONY: demo test lint types floors pytest tokenizers bench real-vllm proto envoy clean
 .DEFAULT_GOAL := test
 
 .venv/demo: pyproject.toml constraints.txt
@@ -46,6 +46,10 @@ bench: .venv/test
 	$(BIN)/python -m bench.prefix
 	$(BIN)/python -m bench.firsttoken
 	$(BIN)/python -m bench.streams
+
+# Not in CI: VLLM_PYTHON is a Python that has vLLM; docs/agent.md says how to make one.
+real-vllm: tokenizers
+	$(BIN)/python -m bench.realvllm --tokenizer "$${EXTPROC_TOKENIZERS:-$$HOME/.cache/extproc/tokenizers}/qwen3" $(ARGS)
 
 proto: .venv/test
 	$(BIN)/python -m grpc_tools.protoc --proto_path=proto --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \

@@ -73,7 +73,7 @@ def loaded(number: int, sequence: int, chance: random.Random) -> Snapshot:
 
 async def tell(offer: "Offer", numbers: range, phase_s: float, *, still: bool) -> None:
     """Report these nodes once an interval."""
-    chance = random.Random(numbers.start)  # noqa: S311 - no secret
+    chance = random.Random(numbers.start)
     latest = {number: loaded(number, 1, chance) for number in numbers}
     next_s, sequence = time.monotonic() + phase_s, 0
     while True:
@@ -117,7 +117,7 @@ async def flood(router: TcpAddress, number: int) -> None:
     """Send what will be refused, as fast as it is taken, and read nothing."""
     async with grpc.aio.insecure_channel(str(router), OWN_CONNECTION) as channel:
         call = NodesStub(channel).Report()  # type: ignore[no-untyped-call]
-        refused = replace(loaded(number, 1, random.Random(0)), node_id="slow", host="8.8.8.8:80")  # noqa: S311
+        refused = replace(loaded(number, 1, random.Random(0)), node_id="slow", host="8.8.8.8:80")
         message = snapshot_message(Report(refused, 0.0), 0.0)
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while True:
@@ -158,7 +158,7 @@ async def through(router: TcpAddress, number: int, bytes_max: int | None) -> Non
         call = NodesStub(channel).Report()  # type: ignore[no-untyped-call]
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             message: AgentMessage = snapshot_message(
-                Report(replace(loaded(number, 1, random.Random(0)), not_ready_reason="x" * 200), 0.0),  # noqa: S311
+                Report(replace(loaded(number, 1, random.Random(0)), not_ready_reason="x" * 200), 0.0),
                 0.0,
             )
             while True:
@@ -186,7 +186,7 @@ async def run(router: TcpAddress, agents: int, nodes_each: int, *, plain: bool, 
         tasks.append(asyncio.create_task(tell(offer, numbers, number / agents * INTERVAL_S, still=still)))
         if number % 50 == 0:
             await asyncio.sleep(0.05)  # handshakes shall not keep those that are there from reporting
-    print("opened", flush=True)  # noqa: T201 - the parent waits for it
+    print("opened", flush=True)
     await asyncio.gather(*tasks[slow:])
 
 

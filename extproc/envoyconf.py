@@ -24,7 +24,8 @@ def read_bootstrap(path: Path) -> Bootstrap:
     Raises OSError, yaml.YAMLError, KeyError for a field that Envoy's API does not have, and ModuleNotFoundError for
     an extension that it does not have. What the values mean is checked by `envoy --mode validate` alone.
     """
-    return from_mapping(Bootstrap, yaml.safe_load(path.read_text()))
+    # libyaml's loader, ten times as fast as PyYAML's own: nobody hostile writes a bootstrap.
+    return from_mapping(Bootstrap, yaml.load(path.read_text(), yaml.CSafeLoader))
 
 
 def from_mapping(message: type[M], mapping: Mapping[str, Any]) -> M:

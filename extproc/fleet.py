@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import aiohttp
-import yaml
 
 from extproc import address, envoyconf
 from extproc.address import Address, TcpAddress
@@ -94,6 +93,7 @@ class Fleet:
             f"agent-{node_id}",
             ourselves(
                 *("agent", "--router", str(serve.agents), "--node-id", node_id, "--interval", f"{interval_s}s"),
+                *("--idle-interval", f"{interval_s}s", "--drain", "0s"),  # quick to see, and all of it ends together
                 *("--engine", f"http://{engine}", "--host", str(engine)),
             ),
         )
@@ -102,7 +102,7 @@ class Fleet:
         """Start `extproc serve` with a configuration; it takes ports of the system's choice where that names none."""
         listen = dict.fromkeys(("extproc", "agents", "admin"), str(ANY_PORT)) | dict(config.get("listen", {}))
         path = self.folder / "serve.yaml"
-        path.write_text(yaml.safe_dump({**config, "listen": listen}))
+        path.write_text(json.dumps({**config, "listen": listen}))
         child = await self._start("serve", ourselves("serve", "--config", str(path)))
         return Serve(child, *await _listening(child, "extproc", "agents", "admin"))
 

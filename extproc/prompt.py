@@ -128,6 +128,8 @@ class CountedPrompt(Struct, frozen=True):
     count: TokenCount
     blocks: tuple[int, ...] = ()
     """See `InferenceRequest.prompt_blocks`."""
+    token_blocks: tuple[int, ...] = ()
+    """See `InferenceRequest.token_blocks`."""
 
 
 def texts_of(prompt: Prompt) -> Iterator[str]:

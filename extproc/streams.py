@@ -5,6 +5,7 @@ alone when nobody waits for it any more, and the handler waits for a bare future
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -36,6 +37,38 @@ class Waits:
         finally:
             self._waiting.discard(done)
         return read.result() if read.done() else grpc.aio.EOF
+
+    async def each(self, context: grpc.aio.ServicerContext[Any, Any], take: Callable[[Any], Awaitable[None]]) -> None:
+        """Have every message taken, until there is none or waiting was ended. Raises what the read or `take` raises.
+
+        As a loop over `read`, with one task for the whole stream instead of one for each message. What is being taken
+        when waiting is ended is taken to its end.
+        """
+        if self._ended:
+            return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        taking = asyncio.ensure_future(self._take_each(context, take, done))
+        taking.add_done_callback(partial(_wake, done))
+        try:
+            await done
+        finally:
+            self._waiting.discard(done)
+        if taking.done():
+            taking.result()
+
+    async def _take_each(
+        self,
+        context: grpc.aio.ServicerContext[Any, Any],
+        take: Callable[[Any], Awaitable[None]],
+        done: "asyncio.Future[None]",
+    ) -> None:
+        while not (self._ended or done.done()):
+            self._waiting.add(done)
+            message = await context.read()
+            self._waiting.discard(done)
+            if done.done() or message is grpc.aio.EOF:
+                return
+            await take(message)
 
     def end(self) -> None:
         """Every stream reads EOF: those that wait, at once, and those that will."""

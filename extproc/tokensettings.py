@@ -78,6 +78,10 @@ class TokenSettings(BaseModel):
     """Threads that encode."""
     cache_bytes_max: Size = Field(64 * MIB, ge=0, le=GIB)
     """Memory for the counts of chats' earlier messages, so that only what is new is encoded; 0 keeps none."""
+    kv_blocks: bool = False
+    """Whether the token ids of exactly counted prompts are made blocks, by which it is known what of them stands in the
+    cache of a node that tells its KV blocks. A prompt takes 0.15 µs more for each block of 16 tokens, and the cache of
+    earlier messages 4 bytes for each token."""
     chat_messages_max: int = Field(2000, ge=1, le=100_000)
     """Chats of more messages are not rendered but estimated: a template takes 2 µs for each, on the event loop."""
     chat_bytes_max: Size = Field(4 * MIB, ge=KIB, le=GIB)

@@ -20,6 +20,7 @@ from extproc.core.request import InferenceRequest, TokenCount
 from extproc.core.room import Limits
 from extproc.core.settings import EjectionSettings, PrefixSettings
 from extproc.core.snapshot import NodeLeft, NodeReported, NodeState, ServedModel
+from extproc.core.staticsettings import StaticModel, StaticNode
 from extproc.journal.balancer import JournaledBalancer, balancer, close
 from tests.core.fleet import MODEL, request, snapshot
 
@@ -226,6 +227,7 @@ def config(path: Path | None, **journal: Any) -> Config:
     settings = JournalSettings.model_construct(path=path, **({"file_bytes_max": 2**26, "files_max": 4} | journal))
     return Config.model_construct(
         journal=settings,
+        static_nodes=(StaticNode(host=snapshot("a").host, node_id="z", models=(StaticModel(name=MODEL),)),),
         prefix=PrefixSettings(index_bytes_max=256 * 100, node_tokens=64 * 60),
         ejection=EjectionSettings(share_max=1),
         candidates_kept_max=2,

@@ -158,6 +158,17 @@ def test_agent_can_be_told_by_the_environment(ran: Ran) -> None:
     assert config.engines[0].engine_kind is EngineKind.LLAMACPP
 
 
+@pytest.mark.parametrize(
+    "told", ["dns:routers:9004,10.0.0.2:9004", " dns:routers:9004 ,10.0.0.2:9004, ", "dns:routers:9004\n10.0.0.2:9004"]
+)
+def test_the_environment_may_name_several_routers(ran: Ran, told: str) -> None:
+    config = agent_config(ran, *AGENT, EXTPROC_ROUTER=told)
+    assert [str(router) for router in config.routers] == ["dns:routers:9004", "10.0.0.2:9004"]
+    ran.given.clear()
+    config = agent_config(ran, *AGENT, "--router", "unix:/run/a,b c", EXTPROC_ROUTER=told)
+    assert [str(router) for router in config.routers] == ["unix:/run/a,b c"]
+
+
 def test_agent_reads_several_engines_from_a_file(ran: Ran, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(
         "engines:\n- {node_id: a, engine: 'http://h:1'}\n- {node_id: b, engine: 'http://h:2'}\n"

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ from typing import Final
 
 import aiohttp
 
+from bench.realvllm.kvcache import TOPIC
 from bench.realvllm.model import CONTEXT_TOKENS, MODEL
 from bench.realvllm.recording import Recording
 from extproc.address import TcpAddress
@@ -36,6 +38,7 @@ _OPTIONS: Final = (
     *("--block-size", str(KV_BLOCK_TOKENS), "--num-gpu-blocks-override", str(KV_BLOCKS)),
     *("--enforce-eager", "--enable-prompt-tokens-details"),
 )
+_EVENTS: Final = {"enable_kv_cache_events": True, "publisher": "zmq", "topic": TOPIC}
 _STATISTICS: Final = re.compile(r"Engine \d+: (Avg prompt throughput.*)")
 
 
@@ -43,13 +46,13 @@ class Vllm:
     """One vLLM at one address, which may be stopped and started again. Its log lines go into the recording."""
 
     def __init__(
-        self, python: Path, model: Path, kv_events: str, recording: Recording, clock: Callable[[], float]
+        self, python: Path, model: Path, kv_events: Path, recording: Recording, clock: Callable[[], float]
     ) -> None:
         self.address = TcpAddress("127.0.0.1", _free_port())
         self._command = [
             *("env", *_SETTINGS, str(python), "-m", "vllm.entrypoints.openai.api_server"),
             *("--host", self.address.host, "--port", str(self.address.port), "--model", str(model), *_OPTIONS),
-            *("--kv-events-config", kv_events),
+            *("--kv-events-config", json.dumps(_EVENTS | {"endpoint": f"ipc://{kv_events}"})),
         ]
         self._folder = model.parent
         self._recording = recording
@@ -96,8 +99,7 @@ class Vllm:
     async def follow_log(self) -> None:
         """Record its statistics as it writes them, until cancelled."""
         log = self._folder / "vllm.log"
-        while not log.exists():
-            await asyncio.sleep(POLL_S)
+        log.touch()
         with log.open() as lines:
             begun = ""
             while True:
@@ -112,7 +114,7 @@ class Vllm:
 
 @asynccontextmanager
 async def real_vllm(
-    python: Path, model: Path, kv_events: str, recording: Recording, clock: Callable[[], float]
+    python: Path, model: Path, kv_events: Path, recording: Recording, clock: Callable[[], float]
 ) -> AsyncIterator[Vllm]:
     """A vLLM that is not started yet; it ends with the block."""
     vllm = Vllm(python, model, kv_events, recording, clock)

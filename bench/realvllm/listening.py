@@ -9,14 +9,14 @@ import aiohttp
 import grpc
 from aiohttp import web
 
-from bench.realvllm.recording import Recording, series_of
+from bench.realvllm.recording import ROUNDED, Recording, series_of
 from extproc.config import Config
 from extproc.core.snapshot import Snapshot
 from extproc.nodes import wire
 from extproc.pb.nodes_pb2 import Acknowledgement, AgentMessage, RouterMessage
 from extproc.pb.nodes_pb2_grpc import NodesServicer, add_NodesServicer_to_server
 
-_ITS_OWN = ("node_id", "host", "sequence", "sample_age_s", "round_trip_s", "weight", "gpu_utilization")
+_ITS_OWN = ("node_id", "host", "sequence", "round_trip_s", "weight", "gpu_utilization")
 """Fields that say nothing of vLLM."""
 
 
@@ -45,7 +45,7 @@ class KeepingRouter(NodesServicer):
         if isinstance(snapshot, str):
             self.refused.append(snapshot)
         else:
-            self._recording.snapshots.append((self._clock() - snapshot.sample_age_s, fields_of(snapshot)))
+            self._recording.snapshots.append((self._clock(), fields_of(snapshot)))
 
 
 def fields_of(snapshot: Snapshot) -> dict[str, Any]:
@@ -53,6 +53,7 @@ def fields_of(snapshot: Snapshot) -> dict[str, Any]:
     fields = {name: value for name, value in asdict(snapshot).items() if value is not None and name not in _ITS_OWN}
     models = None if snapshot.models is None else [[one.name, one.context_length_tokens] for one in snapshot.models]
     absent = [list(pair) for pair in snapshot.absent if pair[0] not in _ITS_OWN]
+    fields |= {name: round(value, ROUNDED) for name, value in fields.items() if isinstance(value, float)}
     return fields | {"state": snapshot.state.value, "models": models, "absent": absent}
 
 

@@ -9,10 +9,15 @@ from typing import Any, Final
 
 import aiohttp
 
+from bench.realvllm.engine import KV_BLOCK_TOKENS
+from bench.realvllm.kvcache import Heard
 from bench.realvllm.model import MODEL
 from bench.realvllm.recording import Recording
 
 IDLE_S: Final = 2.0
+POLL_S: Final = 0.05
+SAID_S: Final = 0.5
+"""After an answer, until its blocks have been published."""
 _TOKEN_IDS: Final = range(1000, 100_000)
 
 
@@ -23,8 +28,10 @@ class Answers:
     asked: int = 0
     failed: int = 0
     """Not 200, or broken off by somebody else than the client."""
+    answered: int = 0
+    """That an answer began for."""
     chosen: int = 0
-    """With a header that names the node that extproc chose."""
+    """Of these, with a header that names the node that extproc chose."""
     first_tokens: int = 0
     first_tokens_s: float = 0.0
     """Of these, from asking to the first token, as the client saw it."""
@@ -44,23 +51,29 @@ class Clients:
     url: str
     recording: Recording
     clock: Callable[[], float]
+    heard: Heard
     answers: Answers = field(default_factory=Answers)
     pending: int = 0
     """Asked, and without a first token."""
     decoding: int = 0
 
-    async def ask(self, prompt: list[int], output_tokens: int) -> None:
-        """One request. Cancelling aborts it."""
+    async def ask(self, prompt: list[int], output_tokens: int) -> int:
+        """One request; how many of its tokens vLLM found in its cache. Cancelling aborts it."""
         body = {
-            **{"model": MODEL, "prompt": prompt, "max_tokens": output_tokens, "ignore_eos": True},
-            **{"stream": True, "stream_options": {"include_usage": True}},
+            "model": MODEL,
+            "prompt": prompt,
+            "max_tokens": output_tokens,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
         }
         sums, asked_s = self.answers, self.clock()
-        got_first = False
+        got_first, cached = False, 0
         self._count(pending=1)
         sums.asked += 1
         try:
             async with self.session.post(f"{self.url}/v1/completions", json=body) as response:
+                sums.answered += 1
                 sums.chosen += "x-extproc-node" in response.headers
                 usage: dict[str, Any] = {}
                 async for line in response.content:
@@ -75,7 +88,8 @@ class Clients:
                         sums.first_tokens_s += self.clock() - asked_s
                 sums.failed += not usage
                 sums.output_tokens += usage.get("completion_tokens", 0)
-                sums.cached_tokens += (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+                cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+                sums.cached_tokens += cached
         except aiohttp.ClientError:
             sums.failed += 1
         finally:
@@ -85,6 +99,17 @@ class Clients:
             else:
                 sums.prompt_tokens_left += len(prompt)
                 self._count(pending=-1)
+        return cached
+
+    async def ask_again(self, prompt: list[int]) -> None:
+        """A request alone, beside what the KV events say of its prompt."""
+        await asyncio.sleep(SAID_S)
+        expected = self.heard.cached_tokens(prompt, KV_BLOCK_TOKENS)
+        asked_s = self.clock()
+        cached = await self.ask(prompt, 2)
+        told = {"prompt_tokens": len(prompt), "expected": expected, "cached": cached}
+        self.recording.repeats.append((asked_s, told))
+        self.heard.repeats.append((asked_s, prompt, cached))
 
     def told(self) -> None:
         """Put the sums into the recording."""
@@ -122,17 +147,43 @@ async def burst(clients: Clients) -> None:
 
 async def aborted(clients: Clients) -> None:
     """A burst of which clients leave, some before and some after their first token."""
-    before = clients.answers.first_tokens
+    enough = clients.answers.first_tokens + 8
     asking = [asyncio.create_task(clients.ask(_tokens(f"left {number}", 250), 80)) for number in range(28)]
-    while clients.answers.first_tokens < before + 8:
-        await asyncio.sleep(0.05)
+    while True:
+        await asyncio.sleep(POLL_S)
+        if clients.answers.first_tokens >= enough:
+            break
     for leaving in (*asking[:4], *asking[-4:]):
         leaving.cancel()
     await asyncio.gather(*asking, return_exceptions=True)
 
 
+async def filling(clients: Clients) -> None:
+    """One after another, more than the cache holds: the oldest blocks are thrown out."""
+    for number in range(9):
+        await clients.ask(_tokens(f"filling {number}", 480), 2)
+
+
+async def repeated(clients: Clients) -> None:
+    """Prompts from before, whole, longer, and cut short, and one that was never there."""
+    shared = _tokens("shared", 512)
+    for prompt in (
+        *(_tokens(f"filling {number}", 480) for number in (8, 5, 0)),
+        shared + _tokens("next 0", 40),
+        shared + _tokens("other", 40),
+        _tokens("filling 7", 480)[:320],
+        _tokens("filling 6", 480) + _tokens("longer", 100),
+        _tokens("never", 200),
+        _tokens("single 0", 200),
+        _tokens("filling 8", 480),
+    ):
+        await clients.ask_again(prompt)
+
+
 PHASES: Final[tuple[Callable[[Clients], Awaitable[None]], ...]] = (idle, single, shared, burst, idle, aborted, idle)
 """What is sent before the restart, in this order."""
+AFTERWARDS: Final[tuple[Callable[[Clients], Awaitable[None]], ...]] = (single, shared, filling, repeated)
+"""And after it."""
 
 
 def _tokens(name: str, count: int) -> list[int]:

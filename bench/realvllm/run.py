@@ -12,8 +12,9 @@ from typing import Any, Final
 import aiohttp
 import yaml
 
-from bench.realvllm import load
+from bench.realvllm import kvcache, load
 from bench.realvllm.engine import Vllm, real_vllm
+from bench.realvllm.kvcache import Heard
 from bench.realvllm.listening import KeepingRouter, keeping_router, passed_on
 from bench.realvllm.load import Answers, Clients
 from bench.realvllm.model import MODEL, write_model
@@ -26,6 +27,17 @@ NODE: Final = "vllm"
 SETTLE_S: Final = 1.0
 """Between the last answer and the sums: the agent looks once more."""
 _PROBE: Final = Ask("probe", "/v1/completions", completion(MODEL, "ping", output_tokens=1, stream=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a run gave."""
+
+    recording: Recording
+    refused: list[str]
+    """Why reports were malformed."""
+    heard: Heard
+    """KV events of the second vLLM."""
 
 
 @dataclass(slots=True)
@@ -57,10 +69,8 @@ class System:
         await self.fleet.until(f"the report that it is {state}", so, within_s)
 
 
-async def run(
-    python: Path, tokenizer: Path, folder: Path, interval_s: float, tell: Callable[[str], None]
-) -> tuple[Recording, list[str]]:
-    """Carry out everything; the recording, and why snapshots were refused. Raises ChildFailedError."""
+async def run(python: Path, tokenizer: Path, folder: Path, interval_s: float, tell: Callable[[str], None]) -> Ran:
+    """Carry out everything. Raises ChildFailedError."""
     async with _system(python, tokenizer, folder, interval_s, tell) as system:
         await _started(system)
         await _chosen(system)
@@ -75,12 +85,13 @@ async def run(
         await system.reported("loading")
         await _started(system)
         system.clients.answers = Answers()
-        for phase in (load.single, load.shared):
+        system.clients.heard.batches.clear()
+        for phase in load.AFTERWARDS:
             system.phase(phase.__name__)
             await phase(system.clients)
         await _summed(system)
         await _slept(system)
-    return system.recording, system.router.refused
+    return Ran(system.recording, system.router.refused, system.clients.heard)
 
 
 @asynccontextmanager
@@ -94,13 +105,13 @@ async def _system(
 
     recording = Recording()
     write_model(folder / "model", tokenizer)
-    events = {"enable_kv_cache_events": True, "publisher": "zmq", "topic": "kv-events"}
-    kv_events = json.dumps(events | {"endpoint": f"ipc://{folder}/kv-events"})
+    events = folder / "kv-events"
     async with (
         Fleet(folder) as fleet,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
-        real_vllm(python, folder / "model", kv_events, recording, clock) as vllm,
+        real_vllm(python, folder / "model", events, recording, clock) as vllm,
         keeping_router(recording, clock) as (router, address),
+        kvcache.heard(events, clock) as heard,
         passed_on(f"{vllm.url}/metrics", recording, clock) as metrics,
     ):
         serve = await fleet.serve({"nodes": {"report_interval_s": interval_s}})
@@ -114,7 +125,7 @@ async def _system(
         file.write_text(yaml.safe_dump(config))
         agent = await Child.start("agent", ourselves("agent", "--config", str(file)), folder)
         try:
-            clients = Clients(session, envoy.url, recording, clock)
+            clients = Clients(session, envoy.url, recording, clock, heard)
             yield System(fleet, vllm, agent, router, clients, recording, clock, tell)
         finally:
             await agent.stop()

@@ -4,7 +4,7 @@ from extproc.agent.watch import Sighting
 from extproc.core.snapshot import NodeState
 
 EMPTY_LOOKS = 2
-"""So many looks in a row must show no request: one that routers chose just before they heard may still be on its way."""
+"""So many looks in a row must show no request: one may still be on its way that was sent before routers heard."""
 
 
 class Drain:

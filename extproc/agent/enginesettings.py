@@ -9,6 +9,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainValidator,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -16,6 +17,7 @@ from pydantic import (
 from extproc import address
 from extproc.address import TcpAddress, UnixAddress
 from extproc.agent.engines.enginekind import EngineKind
+from extproc.agent.genericsettings import GenericConfig
 from extproc.agent.gpu.usage import GPUS_MAX, GpuName, name_of
 from extproc.core.request import MODEL_CHARS_MAX
 from extproc.core.snapshot import CONTEXT_LENGTH_TOKENS_MAX, MODELS_MAX
@@ -113,6 +115,8 @@ class EngineConfig(BaseModel):
     """Where Envoy reaches the engine. A name is resolved here, since snapshots carry addresses only.
     Absent: the host and port of `engine`."""
     engine_kind: EngineKind = EngineKind.AUTO
+    generic: GenericConfig | None = Field(None, validate_default=True)
+    """Which of its metrics is what, for `engine_kind: generic` and only for that."""
     metrics: Annotated[str, PlainValidator(_page_url)] | None = None
     """Where its metrics are: a path there, or a URL where they have a port of their own. `None`: as usual for its
     kind."""
@@ -120,6 +124,8 @@ class EngineConfig(BaseModel):
     """What answers 200 where it can serve, likewise. `None`: as usual for its kind."""
     models: Annotated[tuple[ModelConfig, ...], Field(max_length=MODELS_MAX)] | None = None
     """What it serves, where it lists no models itself. `None`: what it lists."""
+    probe: bool = False
+    """Whether it must answer a prompt of one token before it is ready, each time that it comes up."""
     weight: float = Field(1.0, gt=0, le=1000)
     """Share in the router's fallback round robin."""
     gpu: Annotated[tuple[GpuName, ...], PlainValidator(_gpus)] = ()
@@ -130,6 +136,16 @@ class EngineConfig(BaseModel):
     adapters_loadable: Annotated[tuple[ModelName, ...], Field(max_length=MODELS_MAX - 1)] = ()
     """LoRA adapters that the engine would load if they were asked for, by the names that clients write in `model`.
     Those that it lists itself are loaded, whether they stand here or not."""
+
+    @field_validator("generic")
+    @classmethod
+    def _told_if_generic(cls, generic: GenericConfig | None, info: ValidationInfo) -> GenericConfig | None:
+        kind = info.data.get("engine_kind")
+        if kind is not None and (kind is EngineKind.GENERIC) != (generic is not None):
+            needed, useless = "a mapping from fields to metrics, as", "no mapping, since it is only for"
+            msg = f"{needed if generic is None else useless} engine_kind: generic{' needs' if generic is None else ''}"
+            raise ValueError(msg)
+        return generic
 
     @field_validator("adapters_loadable")
     @classmethod

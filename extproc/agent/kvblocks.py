@@ -44,7 +44,7 @@ class EngineBlocks:
         self._held: dict[int, int] = {}
         """Our numbers that are there, and how often."""
         self._changed: dict[int, bool] = {}
-        """Whether they were there at the latest cut."""
+        """Those that came or went since the latest cut, and whether they were there then."""
         self.orphans = 0
         """Blocks left out since they stand behind one that is not known, or depend on more than tokens."""
         self.malformed = 0
@@ -87,9 +87,9 @@ class EngineBlocks:
 
     def cut(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Numbers that have come since the latest cut, and those that have gone; neither is what did both."""
-        held, changed = self._held, self._changed
-        stored = tuple([one for one, was in changed.items() if not was and one in held])
-        removed = tuple([one for one, was in changed.items() if was and one not in held])
+        changed = self._changed
+        stored = tuple([one for one, was in changed.items() if not was])
+        removed = tuple([one for one, was in changed.items() if was])
         self._changed = {}
         return stored, removed
 
@@ -216,8 +216,8 @@ class EngineBlocks:
     def _hold(self, number: int) -> None:
         count = self._held.get(number, 0)
         self._held[number] = count + 1
-        if not count:
-            self._changed.setdefault(number, False)
+        if not count and self._changed.pop(number, None) is None:
+            self._changed[number] = False
 
     def _release(self, number: int) -> None:
         count = self._held[number] - 1
@@ -225,7 +225,8 @@ class EngineBlocks:
             self._held[number] = count
         else:
             del self._held[number]
-            self._changed.setdefault(number, True)
+            if self._changed.pop(number, None) is None:
+                self._changed[number] = True
 
 
 def _pool_of(key: Key) -> int:

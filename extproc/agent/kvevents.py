@@ -9,6 +9,7 @@ A block of an engine stands for all tokens up to its end, and for what else its 
 is more than tokens and the adapter's name (images, a cache salt), no prompt's tokens tell whether it serves.
 """
 
+import enum
 from typing import Any, Final
 
 import msgspec
@@ -61,6 +62,8 @@ class Batch(Struct, frozen=True):
     left_out: int
     """Events of other types, of caches elsewhere than on the GPU, or of layers that remember only what is near."""
     malformed: int
+    doubtful: bool = False
+    """Whether one of the malformed may have said that something is gone."""
 
 
 class _StoredArray(Struct, tag="BlockStored", array_like=True, gc=False):
@@ -130,6 +133,14 @@ class _TagMap(Struct, gc=False):
     type: str
 
 
+class _Unused(enum.Enum):
+    LEFT_OUT = enum.auto()
+    MALFORMED = enum.auto()
+    """It would have said that something is there."""
+    DOUBTFUL = enum.auto()
+    """It may have said anything."""
+
+
 _batch_array: Final = msgspec.msgpack.Decoder(_BatchArray)
 _batch_map: Final = msgspec.msgpack.Decoder(_BatchMap)
 _event_array: Final = msgspec.msgpack.Decoder(_StoredArray | _RemovedArray | _ClearedArray)
@@ -154,39 +165,42 @@ def batch_of(payload: bytes) -> Batch | None:
     rank = batch.data_parallel_rank
     events: list[Event] = []
     left_out = malformed = 0
+    doubtful = False
     for raw in batch.events:
         match _event_of(raw):
-            case True:
+            case _Unused.LEFT_OUT:
                 left_out += 1
-            case False:
+            case _Unused.MALFORMED:
                 malformed += 1
+            case _Unused.DOUBTFUL:
+                malformed += 1
+                doubtful = True
             case event:
                 events.append(event)
-    return Batch(rank if _is_index(rank) else 0, events, left_out, malformed)
+    return Batch(rank if _is_index(rank) else 0, events, left_out, malformed, doubtful)
 
 
-def _event_of(raw: Raw) -> Event | bool:
-    """An event; true for one that is left out, false for one that is malformed."""
+def _event_of(raw: Raw) -> "Event | _Unused":
     is_map = memoryview(raw)[0] in _MAPS
     try:
         read = (_event_map if is_map else _event_array).decode(raw)
     except _BROKEN:
-        return _is_other(raw, is_map=is_map)
+        return _unused(raw, is_map=is_map)
     if isinstance(read, _ClearedArray | _ClearedMap):
         return Cleared()
     if not _are_sound(read.block_hashes):
-        return False
+        return _Unused.MALFORMED if isinstance(read, _StoredArray | _StoredMap) else _Unused.DOUBTFUL
     if not _is_on_gpu(read.medium):
-        return True
+        return _Unused.LEFT_OUT
     group = read.group_idx if _is_index(read.group_idx) else 0
     if isinstance(read, _RemovedArray | _RemovedMap):
         return RemovedBlocks(read.block_hashes, group)
     kind = read.kv_cache_spec_kind
     if isinstance(kind, str) and not any(word in kind for word in _WHOLE_PREFIX):
-        return True
+        return _Unused.LEFT_OUT
     count, block_tokens = len(read.block_hashes), read.block_size
     if not 1 <= block_tokens <= BLOCK_SIZE_MAX or len(read.token_ids) != count * block_tokens:
-        return False
+        return _Unused.MALFORMED
     adapter = read.lora_name if isinstance(read.lora_name, str) else ""
     return StoredBlocks(
         read.block_hashes,
@@ -199,11 +213,14 @@ def _event_of(raw: Raw) -> Event | bool:
     )
 
 
-def _is_other(raw: Raw, *, is_map: bool) -> bool:
+def _unused(raw: Raw, *, is_map: bool) -> "_Unused":
     try:
-        return (_tag_map if is_map else _tag_array).decode(raw).type not in _TYPES
+        of_type = (_tag_map if is_map else _tag_array).decode(raw).type
     except _BROKEN:
-        return False
+        return _Unused.DOUBTFUL
+    if of_type == "BlockStored":
+        return _Unused.MALFORMED
+    return _Unused.DOUBTFUL if of_type in _TYPES else _Unused.LEFT_OUT
 
 
 def _is_index(value: object) -> bool:

@@ -103,6 +103,7 @@ class Node:
             self.emptied.clear()
         # An engine that comes back may have come back elsewhere.
         self._host_is_old = sighting.state is not NodeState.READY
+        self._sequence += 1
         return self._report()
 
     def drain(self) -> None:
@@ -136,6 +137,7 @@ class Node:
     def _restate(self) -> None:
         """Tell what was seen last with the state that holds now, and look again at once."""
         self._hurry.set()
+        self._sequence += 1
         if self._tell is not None and self._seen is not None and (report := self._report()) is not None:
             self._log.changes(report.snapshot.state, self.absent)
             self._tell(report)
@@ -158,7 +160,6 @@ class Node:
         if self._host is None:
             absent["host"] = f"{self._engine.host.host} has no address"
             return None
-        self._sequence += 1
         return Report(self._snapshot(self._host, sighting, gpu, state, not_ready), sighting.sampled_at_s)
 
     def _told_absent(self, state: NodeState) -> tuple[tuple[str, str], ...]:

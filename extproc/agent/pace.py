@@ -1,4 +1,4 @@
-"""When an engine is looked at: often while it has work, seldom while it rests, and each engine at a moment of its own."""
+"""When an engine is looked at: often while it has work, seldom while it rests, and each at its own moment."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """Asking an engine for one token, to know that it can serve before anybody is sent there."""
 
 import asyncio
-import contextlib
+from collections.abc import Mapping
 
 import msgspec
 
@@ -55,14 +55,12 @@ class Probe:
             self._due_s = loop.time() + PAUSE_S
         return self._reason if failure else None
 
-    async def begin_anew(self) -> None:
+    def begin_anew(self) -> None:
         """The engine went away or began anew: what it answered counts no more."""
         self._passed, self._due_s = False, 0.0
-        asking, self._asking = self._asking, None
-        if asking is not None:
-            asking.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await asking
+        if self._asking is not None:
+            self._asking.cancel()
+            self._asking = None
 
     async def _ask(self, model: str) -> str | None:
         """What is wrong with the answer; `None`: nothing."""
@@ -84,5 +82,5 @@ class Probe:
         return None if answered else f"{path} answers without choices"
 
 
-def _body(model: str, prompt: dict[str, object]) -> bytes:
+def _body(model: str, prompt: Mapping[str, object]) -> bytes:
     return msgspec.json.encode({"model": model, "max_tokens": 1, "temperature": 0, "stream": False, **prompt})

@@ -11,13 +11,20 @@ import structlog
 
 from extproc.address import Address
 from extproc.agent.credentials import PLAIN, Credentials
-from extproc.agent.roundtrip import RoundTrip
-from extproc.agent.wire import Report, goodbye_message, snapshot_message
+from extproc.agent.kvtold import KvTold
+from extproc.agent.telling import Telling
+from extproc.agent.wire import Report, goodbye_message
 from extproc.core.settings import Fault
 from extproc.pb.nodes_pb2 import Acknowledgement, AgentMessage, RouterMessage
 from extproc.pb.nodes_pb2_grpc import NodesStub
 
-BACKOFF_S_MIN = 0.1
+PAUSE_S_MIN = 0.1
+FIRST_PAUSE_S_MAX = 1.0
+"""Agents whose router is back at once shall not come all in the same moment, nor late."""
+GATHER_S = 0.1
+"""So long reports wait for those of other nodes, to be one message with them; their age says so."""
+GATHER_NODES_MIN = 8
+"""Of fewer nodes hardly any two reports come in that time."""
 REASON_LENGTH_MAX = 300
 REASONS_KEPT_MAX = 1000
 REPEAT_S = 60.0
@@ -32,6 +39,7 @@ _OPTIONS = [
     # An address where nobody answers at all is given up after this, instead of gRPC's 20 s: a router that comes back
     # elsewhere under the same name is then looked for anew.
     ("grpc.min_reconnect_backoff_ms", 3_000),
+    ("grpc.http2.bdp_probe", 0),  # pings with the acknowledgements, for a window that these never fill
     ("grpc.use_local_subchannel_pool", 1),  # a new channel must not inherit the pause of the one before
 ]
 _NUMBER = re.compile(r"\d+")
@@ -63,7 +71,8 @@ class RouterLink:
         self._unsent: dict[str, None] = {}
         self._something = asyncio.Event()
         self._leaving = asyncio.Event()
-        self._round_trip = RoundTrip()
+        self._telling = Telling()
+        self._kv_told = KvTold()
         self._connected = False
         self._failures = 0
         self._reasons_logged: set[tuple[str, str]] = set()
@@ -74,6 +83,8 @@ class RouterLink:
         """Send this as soon as the router takes it, instead of an earlier report of the node."""
         self._latest[report.snapshot.node_id] = report
         self._unsent[report.snapshot.node_id] = None
+        if report.kv is not None:
+            self._kv_told.offer(report.kv, self._clock())
         self._something.set()
 
     def leave(self) -> None:
@@ -93,9 +104,9 @@ class RouterLink:
                 self._not_reached(reason)
             self._failures = 1 if self._connected else self._failures + 1
             self._connected = False
-            longest_s = min(self._backoff_s_max, BACKOFF_S_MIN * 2 ** min(self._failures, 30))
+            longest_s = min(self._backoff_s_max, FIRST_PAUSE_S_MAX * 2 ** min(self._failures - 1, 30))
             try:
-                await asyncio.wait_for(self._leaving.wait(), _CHANCE.uniform(longest_s / 2, longest_s))
+                await asyncio.wait_for(self._leaving.wait(), _CHANCE.uniform(PAUSE_S_MIN, longest_s))
             except TimeoutError:
                 continue
 
@@ -106,7 +117,8 @@ class RouterLink:
             return "; ".join(map(str, credentials))[:REASON_LENGTH_MAX]
         async with credentials.open(self._router, _OPTIONS) as channel:
             call: Call = NodesStub(channel).Report(metadata=credentials.metadata)  # type: ignore[no-untyped-call]
-            self._round_trip = RoundTrip()
+            self._telling = Telling()
+            self._kv_told.begin()
             self._unsent = dict.fromkeys(self._latest)
             if self._unsent:
                 self._something.set()
@@ -131,15 +143,17 @@ class RouterLink:
 
     async def _write(self, call: Call) -> None:
         while not self._leaving.is_set():
-            while self._unsent and not self._leaving.is_set():
-                node_id = next(iter(self._unsent))
-                del self._unsent[node_id]
-                now_s = self._clock()
-                self._round_trip.send(now_s)
-                await call.write(snapshot_message(self._latest[node_id], now_s, self._round_trip.seconds))
+            while (self._unsent or self._kv_told) and not self._leaving.is_set():
+                if self._unsent:
+                    await call.write(self._telling.message(self._unsent, self._latest, self._clock()))
+                else:
+                    await call.write(self._kv_told.message())
             if not self._leaving.is_set():
                 self._something.clear()
                 await self._something.wait()
+                if self._telling.takes_several and len(self._latest) >= GATHER_NODES_MIN:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._leaving.wait(), GATHER_S)
         for report in self._latest.values():
             await call.write(goodbye_message(report))
         await call.done_writing()
@@ -147,7 +161,7 @@ class RouterLink:
 
     async def _read(self, call: Call) -> None:
         while isinstance(message := await call.read(), RouterMessage):
-            self._round_trip.acknowledge(self._clock())
+            self._telling.acknowledged(message.acknowledgement, self._clock())
             if not self._connected:
                 self._connected = True
                 self._failures = 0
@@ -167,8 +181,9 @@ class RouterLink:
 
     def _refused(self, acknowledgement: Acknowledgement) -> None:
         """Log a refusal once; reasons that differ in numbers only, as ages do, are one."""
+        what = "KV blocks" if self._kv_told.refused(acknowledgement, self._clock()) else "snapshot"
         reason = acknowledgement.reason[:REASON_LENGTH_MAX]
         key = (acknowledgement.node_id, _NUMBER.sub("#", reason))
         if key not in self._reasons_logged and len(self._reasons_logged) < REASONS_KEPT_MAX:
             self._reasons_logged.add(key)
-            self._log.warning("snapshot refused", node_id=acknowledgement.node_id, reason=reason)
+            self._log.warning(f"{what} refused", node_id=acknowledgement.node_id, reason=reason)

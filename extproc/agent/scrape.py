@@ -1,6 +1,7 @@
 """Fetching an engine's pages: bounded in time and size, whatever the engine does."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -8,9 +9,14 @@ from typing import Self
 import aiohttp
 
 KEEP_ALIVE_S = 4.0
-"""Idle connections are closed before llama.cpp does it, which is after 5 s."""
-CONNECTIONS_MAX = 4
+"""Idle connections are closed before llama.cpp and uvicorn do it, which is after 5 s."""
+CONNECTIONS_MAX = 2
+"""One is kept for all pages, which are asked for one after the other: a server with a thread for each connection, as
+llama.cpp's, has no more of them than that to spare, and none for a new one when clients hold the others. The second
+is for a probe."""
 _CHUNK_BYTES = 64 * 1024
+
+Headers = Mapping[str, str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +39,7 @@ class Unanswered:
 
 
 class EnginePages:
-    """One engine's HTTP server, over kept-alive connections. An async context manager; `get` raises for no engine."""
+    """One engine's HTTP server, over a connection that is kept. An async context manager; it raises for no engine."""
 
     def __init__(self, url: str, page_bytes_max: int) -> None:
         self._url = url
@@ -59,11 +65,26 @@ class EnginePages:
 
         `path` may be a whole URL, for what the engine serves elsewhere.
         """
+        return await self._ask("GET", path, deadline_s)
+
+    async def post(self, path: str, body: bytes, deadline_s: float) -> Answer | Unanswered:
+        """The answer to a JSON body; its connection is not kept, for pages have one already."""
+        return await self._ask(
+            "POST", path, deadline_s, body, {"content-type": "application/json", "connection": "close"}
+        )
+
+    async def _ask(
+        self, method: str, path: str, deadline_s: float, body: bytes | None = None, headers: Headers = None
+    ) -> Answer | Unanswered:
         try:
             async with (
                 asyncio.timeout_at(deadline_s),
-                self._session.get(
-                    self._url + path if path.startswith("/") else path, allow_redirects=False
+                self._session.request(
+                    method,
+                    self._url + path if path.startswith("/") else path,
+                    data=body,
+                    headers=headers,
+                    allow_redirects=False,
                 ) as response,
             ):
                 page = bytearray()

@@ -17,7 +17,9 @@ from pydantic import (
 
 from extproc import address, yamlfile
 from extproc.address import Address, TcpAddress, UnixAddress
+from extproc.agent import routername
 from extproc.agent.enginesettings import SETTINGS, EngineConfig, with_port
+from extproc.agent.routername import Router, RouterName
 from extproc.core.settings import Fault, faults_of
 from extproc.settingtypes import FilePath
 
@@ -34,12 +36,22 @@ def _seconds(value: object) -> object:
     return value
 
 
-def _router(value: object) -> Address:
-    router = value if isinstance(value, TcpAddress | UnixAddress) else address.parse(str(value))
-    return with_port(router) if isinstance(router, TcpAddress) else router
+def _router(value: object) -> Router:
+    router = value if isinstance(value, TcpAddress | UnixAddress | RouterName) else routername.parse(str(value))
+    if not isinstance(router, UnixAddress):
+        with_port(TcpAddress(router.host, router.port))
+    return router
+
+
+def _admin(value: object) -> Address:
+    return value if isinstance(value, TcpAddress | UnixAddress) else address.parse(str(value))
 
 
 Seconds = Annotated[float, BeforeValidator(_seconds)]
+ROUTERS_MAX = 64
+"""Routers that are told, of the list and by names together."""
+IDLE_INTERVAL_S_MAX = 3.0
+"""Snapshots are fresh for 5 s by default at routers, and servers close connections that were idle for so long."""
 
 
 class RouterTls(BaseModel):
@@ -54,7 +66,7 @@ class RouterTls(BaseModel):
     key: FilePath | None = None
     """The private key of `certificate`, without a password."""
     server_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_*.:-]{1,253}$")] | None = None
-    """The name that routers' certificates must have. `None`: the host in `routers`."""
+    """The name that routers' certificates must have. `None`: the host in `routers`, that of a `dns:` name too."""
 
     @model_validator(mode="after")
     def _pair(self) -> Self:
@@ -70,9 +82,12 @@ class AgentConfig(BaseModel):
     model_config = SETTINGS
 
     routers: Annotated[
-        tuple[Annotated[TcpAddress | UnixAddress, PlainValidator(_router)], ...], Field(max_length=64)
+        tuple[Annotated[TcpAddress | UnixAddress | RouterName, PlainValidator(_router)], ...],
+        Field(max_length=ROUTERS_MAX),
     ] = (TcpAddress("127.0.0.1", 9004),)
-    """Every router gets every snapshot."""
+    """Every router gets every snapshot. `dns:name:port` is every address of the name."""
+    resolve_interval_s: Seconds = Field(5.0, ge=0.1, le=3600)
+    """How often such names are looked up; and at once, at most once a second, when a router is lost."""
     tls: RouterTls | None = None
     """`None`: plain text."""
     insecure: bool = False
@@ -81,11 +96,26 @@ class AgentConfig(BaseModel):
     """A file whose first token is shown to every router; read anew for each connection. `None`: none is shown."""
     engines: Annotated[tuple[EngineConfig, ...], Field(max_length=1024)]
     interval_s: Seconds = Field(1.0, ge=0.02, le=60)
-    """How often each engine is looked at and reported. A router's `report_interval_s` should say the same."""
+    """How often each engine is looked at and reported while it has work. A router's `report_interval_s` should say the
+    same."""
+    idle_interval_s: Seconds = Field(2.0, ge=0.02, le=IDLE_INTERVAL_S_MAX)
+    """The same of an engine without requests; `interval_s` where that is longer."""
     scrape_timeout_s: Seconds = Field(1.0, ge=0.01, le=60)
     """Longest look at an engine; one whose /health is late ten times in a row is reported as loading."""
     models_interval_s: Seconds = Field(30.0, ge=0.02, le=3600)
     """How often the list of models is read again; after a restart it is read at once."""
+    probe_timeout_s: Seconds = Field(30.0, ge=0.1, le=600)
+    """Longest wait for the token of an engine's `probe`."""
+    hung_s: Seconds | None = Field(120.0, ge=1, le=3600)
+    """An engine with work whose page stands still for so long is reported as loading, and so is one whose /metrics does
+    not answer. Longer than any step may take: one of a long prompt in pieces is of seconds, of 128 Ki tokens at once on
+    a slow engine a minute. `None`: never."""
+    drain_s: Seconds = Field(20.0, ge=0, le=3600)
+    """How long, after SIGTERM, nodes are reported as draining while their engines have requests. 0: goodbye at once."""
+    admin: Annotated[TcpAddress | UnixAddress, PlainValidator(_admin)] | None = None
+    """Where the agent itself answers: whether it lives, what it saw, and calls to drain nodes. `None`: nowhere."""
+    admin_remote: bool = False
+    """Whether those calls are taken from other machines too."""
     page_bytes_max: int = Field(4 * 1024 * 1024, ge=1024, le=1024**3)
     """Longest page that is read from an engine."""
     reconnect_backoff_s_max: Seconds = Field(5.0, ge=0.1, le=600)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from extproc.agent.kvwatch import KvReport
 from extproc.core.snapshot import ROUND_TRIP_S_MAX, NodeState, ServedModel, Snapshot
 from extproc.pb import nodes_pb2
 from extproc.pb.nodes_pb2 import AbsentSignal, AgentMessage, Goodbye, ModelList, NodeSnapshot
@@ -22,45 +23,52 @@ class Report:
     """Its sample age is of no meaning before it is sent, nor is its round trip."""
     sampled_at_s: float
     """On the agent's monotonic clock."""
+    kv: KvReport | None = None
+    """What changed in the node's prefix cache, if its engine tells; of meaning only until the next is made."""
 
 
 def snapshot_message(report: Report, now_s: float, round_trip_s: float = 0.0) -> AgentMessage:
-    """The report as it is sent now, to the router whose stream has this round trip (0: not measured yet)."""
+    """The whole report as it is sent now, to the router whose stream has this round trip (0: not measured yet)."""
+    return AgentMessage(snapshot=node_snapshot(report, now_s, round_trip_s))
+
+
+def node_snapshot(report: Report, now_s: float, round_trip_s: float, *, with_models: bool = True) -> NodeSnapshot:
+    """As `snapshot_message`; without the list of models where the router has it from this boot already."""
     snapshot = report.snapshot
     age_ms = min(max(0, round((now_s - report.sampled_at_s) * 1000)), _SAMPLE_AGE_MS_MAX)
-    models = None if snapshot.models is None else ModelList(models=[_model(model) for model in snapshot.models])
-    return AgentMessage(
-        snapshot=NodeSnapshot(
-            node_id=snapshot.node_id,
-            host=snapshot.host,
-            boot_id=snapshot.boot_id,
-            sequence=snapshot.sequence,
-            sample_age_ms=age_ms,
-            state=_STATES[snapshot.state],
-            models=models,
-            gpu_utilization=snapshot.gpu_utilization,
-            gpu_memory_usage=snapshot.gpu_memory_usage,
-            kv_cache_usage=snapshot.kv_usage,
-            kv_block_size=snapshot.kv_block_size_tokens,
-            kv_blocks_total=snapshot.kv_blocks_total,
-            available_kv_blocks=snapshot.kv_blocks_available,
-            pending_prefill_count=snapshot.pending_prefills,
-            active_decode_count=snapshot.active_decodes,
-            running_count=snapshot.requests_running,
-            waiting_queue_size=snapshot.requests_waiting,
-            avg_prefill_latency_ms=snapshot.prefill_latency_ms,
-            avg_decode_ms_per_token=snapshot.decode_ms_per_token,
-            prefill_tokens_total=snapshot.prefill_tokens_total,
-            prefill_seconds_total=snapshot.prefill_seconds_total,
-            first_tokens_total=snapshot.first_tokens_total,
-            prefix_queries_total=snapshot.prefix_queries_total,
-            prefix_hits_total=snapshot.prefix_hits_total,
-            adapter_slots_free=snapshot.adapter_slots_free,
-            round_trip_ms=min(round_trip_s, ROUND_TRIP_S_MAX) * 1000 or None,
-            weight=snapshot.weight,
-            not_ready_reason=snapshot.not_ready_reason,
-            absent=[AbsentSignal(signal=signal, reason=reason) for signal, reason in snapshot.absent],
-        )
+    models = None
+    if with_models and snapshot.models is not None:
+        models = ModelList(models=[_model(model) for model in snapshot.models])
+    return NodeSnapshot(
+        node_id=snapshot.node_id,
+        host=snapshot.host,
+        boot_id=snapshot.boot_id,
+        sequence=snapshot.sequence,
+        sample_age_ms=age_ms,
+        state=_STATES[snapshot.state],
+        models=models,
+        gpu_utilization=snapshot.gpu_utilization,
+        gpu_memory_usage=snapshot.gpu_memory_usage,
+        kv_cache_usage=snapshot.kv_usage,
+        kv_block_size=snapshot.kv_block_size_tokens,
+        kv_blocks_total=snapshot.kv_blocks_total,
+        available_kv_blocks=snapshot.kv_blocks_available,
+        pending_prefill_count=snapshot.pending_prefills,
+        active_decode_count=snapshot.active_decodes,
+        running_count=snapshot.requests_running,
+        waiting_queue_size=snapshot.requests_waiting,
+        avg_prefill_latency_ms=snapshot.prefill_latency_ms,
+        avg_decode_ms_per_token=snapshot.decode_ms_per_token,
+        prefill_tokens_total=snapshot.prefill_tokens_total,
+        prefill_seconds_total=snapshot.prefill_seconds_total,
+        first_tokens_total=snapshot.first_tokens_total,
+        prefix_queries_total=snapshot.prefix_queries_total,
+        prefix_hits_total=snapshot.prefix_hits_total,
+        adapter_slots_free=snapshot.adapter_slots_free,
+        round_trip_ms=min(round_trip_s, ROUND_TRIP_S_MAX) * 1000 or None,
+        weight=snapshot.weight,
+        not_ready_reason=snapshot.not_ready_reason,
+        absent=[AbsentSignal(signal=signal, reason=reason) for signal, reason in snapshot.absent],
     )
 
 

@@ -5,6 +5,7 @@ import click
 from extproc.cli.checking import check
 from extproc.cli.common import Commands
 from extproc.cli.correlating import correlate
+from extproc.cli.draining import drain
 from extproc.cli.offline import count, replay, simulate
 from extproc.cli.planning import plan
 from extproc.cli.rendering import render
@@ -24,6 +25,7 @@ def main() -> None:
     What is wrong with a configuration:      extproc check extproc.yaml
     Envoy's own configuration:               extproc render bootstrap --node 10.0.0.2:8000
     What an agent would report:              extproc agent … --print
+    Before an engine is stopped:             extproc drain --wait 60
     Strategies side by side, simulated:      extproc simulate --trace generated:heavy --load 0.6,0.75
     How many nodes a trace needs:            extproc plan --trace azure.csv --ttft 2s --share 0.95
     What another policy would have chosen:   extproc replay extproc.journal --strategy round-robin
@@ -32,5 +34,5 @@ def main() -> None:
     """
 
 
-for _command in (serve, check, count, agent, demo, emulate, simulate, plan, replay, correlate, render):
+for _command in (serve, check, count, agent, drain, demo, emulate, simulate, plan, replay, correlate, render):
     main.add_command(_command)

@@ -25,6 +25,8 @@ _AGENT_OPTIONS = {
     "engines.0.weight": "--weight",
     "engines.0.gpu": "--gpu",
     "interval_s": "--interval",
+    "idle_interval_s": "--idle-interval",
+    "drain_s": "--drain",
     "tls": "--tls-ca",
     "tls.ca": "--tls-ca",
     "tls.certificate": "--tls-certificate",
@@ -33,6 +35,23 @@ _AGENT_OPTIONS = {
     "token_file": "--token-file",
 }
 """How the settings of one engine are written on the command line."""
+_AGENTS_OWN = {
+    "interval": "interval_s",
+    "idle_interval": "idle_interval_s",
+    "drain": "drain_s",
+    "token_file": "token_file",
+}
+"""Options that are settings of the agent itself."""
+
+
+def _split_from_environment(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Click splits a variable at white space only; the command line needs no splitting, and paths may have commas."""
+    assert parameter.name is not None
+    if context.get_parameter_source(parameter.name) is not click.core.ParameterSource.ENVIRONMENT:
+        return values
+    return tuple(one for value in values for one in value.split(",") if one)
 
 
 @click.command()
@@ -73,7 +92,9 @@ def serve(file: Path | None, log_format: str, log_level: str) -> None:
     multiple=True,
     envvar="EXTPROC_ROUTER",
     show_envvar=True,
-    help="Where a serve listens for agents; may be given several times.  [default: 127.0.0.1:9004]",
+    callback=_split_from_environment,
+    help="Where a serve listens for agents, or dns:name:port for every address of a name; may be given several times, "
+    "in the variable with commas or spaces between.  [default: 127.0.0.1:9004]",
 )
 @click.option("--node-id", envvar="EXTPROC_NODE_ID", show_envvar=True, help="The node's name, unique in the fleet.")
 @click.option("--engine", envvar="EXTPROC_ENGINE", show_envvar=True, help="The engine's URL, as the agent reaches it.")
@@ -91,6 +112,8 @@ def serve(file: Path | None, log_format: str, log_level: str) -> None:
     help="Whose metrics they are; auto looks.  [default: auto]",
 )
 @click.option("--interval", help="How often to look and report, as 1s or 500ms.  [default: 1s]")
+@click.option("--idle-interval", help="The same while it has no requests.  [default: 2s, or --interval if longer]")
+@click.option("--drain", help="How long to report draining, after SIGTERM, while requests run.  [default: 20s]")
 @click.option("--weight", type=float, help="Share in the fallback's round robin.  [default: 1]")
 @click.option(
     "--gpu",
@@ -122,9 +145,16 @@ def agent(
       extproc agent --config agent.yaml
     What would be reported, and why a signal is absent:
       extproc agent --node-id gpu-1 --engine http://127.0.0.1:8000 --print
+
+    SIGTERM or Ctrl-C drains: the node takes nothing new, and the agent ends when its engine has finished, or after
+    --drain; a second one ends it at once.
     """
     _let_grpc_log_errors_only()
+    import uvloop
+
     from extproc.agent import agent, credentials, settings
+    from extproc.core.settings import Fault
+    from extproc.listening import ListenError
     from extproc.ops import logs
 
     if file is not None:
@@ -147,8 +177,12 @@ def agent(
     if once:
         for snapshot in asyncio.run(agent.sample_once(config)):
             click.echo(json.dumps(snapshot, indent=2))
-    else:
-        asyncio.run(agent.run(config))
+        return
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(agent.run(config))
+    except ListenError as error:
+        refuse([Fault("admin", "an address that can be listened at", str(error))])
 
 
 @click.command()
@@ -216,22 +250,17 @@ def _let_grpc_log_errors_only() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 
-def _agent_mapping(
-    routers: tuple[str, ...], interval: str | None, token_file: str | None, insecure: bool, **others: Any
-) -> dict[str, Any]:
+def _agent_mapping(routers: tuple[str, ...], insecure: bool, **others: Any) -> dict[str, Any]:
     """The agent's settings, with what was not said left to its defaults."""
     said = {name: value for name, value in others.items() if value is not None}
+    mapping: dict[str, Any] = {_AGENTS_OWN[name]: said.pop(name) for name in _AGENTS_OWN if name in said}
     tls = {name.removeprefix("tls_"): value for name, value in said.items() if name.startswith("tls_")}
     engine = {name: value for name, value in said.items() if not name.startswith("tls_")}
-    mapping: dict[str, Any] = {"engines": [engine], "insecure": insecure}
+    mapping |= {"engines": [engine], "insecure": insecure}
     if tls:
         mapping["tls"] = tls
-    if token_file is not None:
-        mapping["token_file"] = token_file
     if routers:
         mapping["routers"] = list(routers)
-    if interval is not None:
-        mapping["interval_s"] = interval
     return mapping
 
 

@@ -24,7 +24,7 @@ class AbleNodes:
     def serves(self, node_id: str, host: str, models: Mapping[str, int | None] | None) -> bool:
         """Whether that is something else than before."""
         moved = self._host_of.get(node_id) != host
-        if not moved and self._served[node_id] == models:
+        if not moved and (self._served[node_id] is models or self._served[node_id] == models):
             return False
         if moved:
             self._leave(node_id)

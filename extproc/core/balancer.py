@@ -28,7 +28,7 @@ from extproc.core.policy import RoutingPolicy
 from extproc.core.refusals import rate_limited, turned_away
 from extproc.core.request import InferenceRequest
 from extproc.core.router import FallBack, Known, Verdict
-from extproc.core.snapshot import Applied, NodeEvent, NodeReported, Observation
+from extproc.core.snapshot import Applied, KvBlocksTold, NodeEvent, NodeReported, Observation
 
 ADMITTED_AT_ONCE_MAX = 16
 """Of those who wait, so many go in one call: each takes a decision, and others shall come between."""
@@ -40,7 +40,7 @@ class Balancer(BalancerState):
     def observe(self, event: NodeEvent, now_s: float) -> Observation:
         """Take what an agent said. What the table ignores or refuses changes nothing."""
         observation = self._fleet.observe(event, now_s)
-        if isinstance(observation, Applied):
+        if isinstance(observation, Applied) and not isinstance(event, KvBlocksTold):
             if isinstance(event, NodeReported):
                 view = self._fleet.table.get(event.snapshot.node_id)
                 assert view is not None, "it has just reported"
@@ -219,7 +219,9 @@ class Balancer(BalancerState):
     def _take(self, found: Found, policy: RoutingPolicy, node_id: str, now_s: float) -> None:
         """The request goes to this member: count it, and the turn."""
         self._chooser.took_turn(policy, found.request.model)
-        self._fleet.take(found.request, node_id, found.known.cached_blocks.get(node_id, 0), now_s)
+        known = found.known
+        cached_tokens = known.cached_tokens.get(node_id, 0)
+        self._fleet.take(found.request, node_id, cached_tokens, now_s, told=node_id in known.told)
 
     def _expect_more(self, request: InferenceRequest, found: Found, outcome: Outcome, now_s: float) -> None:
         """The forecast counts what more nodes could serve, of models that nodes list, as it was asked for."""
@@ -233,7 +235,7 @@ class Balancer(BalancerState):
         self._quotas.take(request.request_id, request.tenant, request.model, price, now_s)
 
     def _end_lost(self, now_s: float) -> None:
-        for request_id in self._fleet.ledger.take_lost():
+        for request_id in self._fleet.take_lost():
             self._quotas.close(request_id, None, now_s)
 
     def _let_go(self, waiting: Waiting, found: Found, now_s: float) -> Decision:

@@ -42,6 +42,10 @@ class BalancerState:
         """One member; do not hold it over another call."""
         return self._fleet.table.get(node_id)
 
+    def kv_blocks_told(self, node_id: str) -> int | None:
+        """How many blocks the node tells that it has in its cache; `None`: it does not tell, or not all of them."""
+        return self._fleet.caches.kv.count(node_id)
+
     def freshness(self, view: NodeView, now_s: float) -> Freshness:
         """How far a member's snapshot can be trusted now."""
         return self._fleet.freshness(view, now_s)

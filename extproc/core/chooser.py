@@ -91,10 +91,12 @@ class Chooser:
     def known(self, request: InferenceRequest, policy: RoutingPolicy) -> Known:
         """What a decision about it rests on beside the nodes."""
         fleet = self._fleet
+        cached = fleet.cached(request)
         return Known(
             self._turns.get((policy.name, request.model), 0),
             fleet.table.models_left,
-            fleet.caches.match(request.prompt_blocks),
+            cached.tokens,
+            cached.told,
             fleet.out_until_s,
             fleet.answers.expected(request.model),
             fleet.learned.prefill_tokens_per_s,

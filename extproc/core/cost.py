@@ -55,6 +55,10 @@ class Prospects(Struct, frozen=True):
     output_token_weight: float = 2.0
     """Tokens of prefill that hold up others as much as a token of the answer: v."""
     load_score: LoadScoreWeights = LoadScoreWeights()
+    in_flight: Sequence[int] = ()
+    """Sequences at the node: n. Empty: those of its view."""
+    unsure: frozenset[str] = frozenset()
+    """Nodes that come last: they may serve it, and others are known to."""
 
 
 Strategy = Callable[[Prospects], list[float]]
@@ -76,9 +80,9 @@ def least_added_delay(prospects: Prospects) -> list[float]:
     wait, crowding = prospects.first_token_weight, prospects.crowding_weight
     answer = prospects.output_token_weight * prospects.output_tokens
     return [
-        ((wait + crowding * node.in_flight) * ahead + (uncached + answer) * (1 + node.in_flight)) / rate
-        for node, uncached, ahead, rate in zip(
-            prospects.nodes,
+        ((wait + crowding * there) * ahead + (uncached + answer) * (1 + there)) / rate
+        for there, uncached, ahead, rate in zip(
+            prospects.in_flight or _in_flight(prospects.nodes),
             prospects.uncached_tokens,
             prospects.tokens_ahead,
             prospects.prefill_tokens_per_s,
@@ -93,23 +97,27 @@ def lmetric(prospects: Prospects) -> list[float]:
     cost = (W + u)·(n + 1)
     """
     return [
-        (ahead + uncached) * (node.in_flight + 1)
-        for node, uncached, ahead in zip(
-            prospects.nodes, prospects.uncached_tokens, prospects.tokens_ahead, strict=True
+        (ahead + uncached) * (there + 1)
+        for there, uncached, ahead in zip(
+            prospects.in_flight or _in_flight(prospects.nodes),
+            prospects.uncached_tokens,
+            prospects.tokens_ahead,
+            strict=True,
         )
     ]
 
 
 def least_inflight(prospects: Prospects) -> list[float]:
     """Sequences at the node, as in Envoy's LEAST_REQUEST, but of all routers and of whole answers."""
-    return [float(node.in_flight) for node in prospects.nodes]
+    return [float(there) for there in prospects.in_flight or _in_flight(prospects.nodes)]
 
 
 def power_of_two(prospects: Prospects) -> list[float]:
     """The less loaded of two nodes thrown by the request's id. Source: Mitzenmacher, IEEE TPDS 12(10), 2001."""
     costs = [float("inf")] * len(prospects.nodes)
+    there = prospects.in_flight or _in_flight(prospects.nodes)
     for index in sorted(range(len(costs)), key=_thrown(prospects).__getitem__)[:2]:
-        costs[index] = float(prospects.nodes[index].in_flight)
+        costs[index] = float(there[index])
     return costs
 
 
@@ -154,6 +162,10 @@ def load_score(prospects: Prospects) -> list[float]:
         )
     _add(costs, weights.gpu_over, [_over(one.gpu_utilization, weights.gpu_utilization_min) for one in snapshots])
     return costs
+
+
+def _in_flight(nodes: Sequence[NodeView]) -> list[int]:
+    return [node.in_flight for node in nodes]
 
 
 def _thrown(prospects: Prospects) -> list[int]:

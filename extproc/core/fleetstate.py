@@ -17,11 +17,22 @@ from extproc.core.ledger import Ledger
 from extproc.core.loads import idle, pending_prefills, unchanged
 from extproc.core.nodeledger import Reservation, Sample
 from extproc.core.outcome import Answered, Ending
-from extproc.core.promptcaches import PromptCaches
+from extproc.core.promptcaches import Cached, PromptCaches
 from extproc.core.request import InferenceRequest
 from extproc.core.room import blocks_taken, may_hold
 from extproc.core.settings import BalancerSettings
-from extproc.core.snapshot import Applied, Freshness, NodeEvent, NodeReported, NodeView, Observation, Snapshot
+from extproc.core.snapshot import (
+    ROUND_TRIP_S_MAX,
+    Applied,
+    Freshness,
+    KvBlocksTold,
+    NodeEvent,
+    NodeReported,
+    NodeView,
+    NotAllowed,
+    Observation,
+    Snapshot,
+)
 from extproc.core.table import SnapshotTable
 
 COMPUTED_FASTER_MAX = 4.0
@@ -46,6 +57,8 @@ class FleetState:
 
     def observe(self, event: NodeEvent, now_s: float) -> Observation:
         """Take what an agent said. What the table ignores or refuses changes nothing."""
+        if isinstance(event, KvBlocksTold):
+            return self._kv_told(event)
         before = self.table.get(event.snapshot.node_id if isinstance(event, NodeReported) else event.node_id)
         observation = self.table.apply(event, now_s)
         if not isinstance(observation, Applied):
@@ -63,12 +76,17 @@ class FleetState:
             self._forget(event.node_id)
         return observation
 
-    def take(self, request: InferenceRequest, node_id: str, cached_blocks: int, now_s: float) -> None:
-        """The request goes to this member, which has so many of its prompt's first blocks: count it there."""
+    def cached(self, request: InferenceRequest) -> Cached:
+        """How much of its prompt each node has or will have."""
+        return self.caches.cached(request, self._snapshot)
+
+    def take(
+        self, request: InferenceRequest, node_id: str, cached_tokens: int, now_s: float, *, told: bool = False
+    ) -> None:
+        """The request goes to this member, which should have so many of its tokens, as it `told`: count it there."""
         view = self.table.get(node_id)
         assert view is not None, "only members are chosen"
-        cached = request.cached_tokens(cached_blocks)
-        uncached = request.uncached_tokens(cached, view.learned.cache_trust)
+        uncached = request.uncached_tokens(cached_tokens, 1.0 if told else view.learned.cache_trust)
         reservation = Reservation(
             request.request_id,
             node_id,
@@ -76,13 +94,15 @@ class FleetState:
             blocks_taken(view, request, uncached),
             now_s,
             uncached,
-            cached,
+            cached_tokens,
             request.prompt.tokens,
             request.prompt_blocks if may_hold(view, request) else (),
             request.model if request.model in view.adapters_unloaded else None,
         )
         self.ledger.open(reservation)
         self.caches.sent(view.snapshot, reservation.prompt_blocks)
+        if may_hold(view, request):
+            self.caches.begun(request, node_id)
         self.ejections.chosen(node_id, request.request_id, now_s)
         self._renew(node_id)
 
@@ -93,7 +113,11 @@ class FleetState:
         if reservation is not None and view is not None:
             # What was cached was told in the tokens of the estimate.
             cached = reservation.cached_tokens * request.prompt.tokens // max(1, reservation.prompt_tokens)
-            uncached = request.uncached_tokens(cached, view.learned.cache_trust)
+            trust = view.learned.cache_trust
+            if request.token_blocks and reservation.node_id in self.caches.kv.nodes:
+                cached, trust = self.cached(request).tokens.get(reservation.node_id, 0), 1.0
+                self.caches.begun(request, reservation.node_id)
+            uncached = request.uncached_tokens(cached, trust)
             self.ledger.resize(request.request_id, blocks_taken(view, request, uncached), uncached)
             self._renew(reservation.node_id)
 
@@ -115,6 +139,7 @@ class FleetState:
         adapter = before.adapter if before.adapter in view.adapters_unloaded else None
         self.ledger.move(structs.replace(before, node_id=node_id, cached_tokens=0, adapter=adapter))
         self.caches.sent(view.snapshot, before.prompt_blocks)
+        self.caches.moved(request_id, node_id)
         self.ejections.moved(before.node_id, node_id, request_id, now_s)
         self._renew(before.node_id)
         self._renew(node_id)
@@ -133,6 +158,7 @@ class FleetState:
             reservation = entry.reservation
             if entry.counted and entry.first_token_s is None:
                 self._computed(reservation, now_s)
+            self.caches.ended(request_id, computed=False)
             self.learned.expected_hits(reservation.node_id, reservation.cached_tokens)
             self.ejections.finished(reservation.node_id, request_id, now_s)
             self._renew(reservation.node_id)
@@ -163,6 +189,10 @@ class FleetState:
         gone = self.table.prune(now_s)
         for node_id in gone:
             self._forget(node_id)
+        for node in self._settings.static_nodes:
+            view = self.table.get(node.node_id)
+            if view is not None and view.is_static:
+                self.ledger.unsampled(node.node_id, now_s - self._settings.nodes.stale_s - ROUND_TRIP_S_MAX)
         return gone
 
     def bring_back(self, now_s: float) -> list[NodeView]:
@@ -171,6 +201,13 @@ class FleetState:
         for view in back:
             self._renew(view.snapshot.node_id)
         return back
+
+    def take_lost(self) -> list[str]:
+        """See `Ledger.take_lost`."""
+        lost = self.ledger.take_lost()
+        for request_id in lost:
+            self.caches.ended(request_id, computed=False)
+        return lost
 
     def views(self) -> Collection[NodeView]:
         """Every member; do not hold it over another call."""
@@ -197,9 +234,23 @@ class FleetState:
             soonest_s = one.uncached_tokens / (COMPUTED_FASTER_MAX * view.learned.prefill_tokens_per_s)
             if now_s - one.opened_s >= soonest_s:
                 self.caches.computed(view.snapshot, one.prompt_blocks)
+                self.caches.ended(one.request_id, computed=True)
+
+    def _kv_told(self, event: KvBlocksTold) -> Observation:
+        view = self.table.get(event.node_id)
+        if view is None or view.is_static or view.snapshot.boot_id != event.boot_id:
+            return NotAllowed("kv_blocks: wanted those of a member, of the boot that is known")
+        fault = self.caches.told(event)
+        return Applied() if fault is None else NotAllowed(f"kv_blocks: {fault}")
+
+    def _snapshot(self, node_id: str) -> Snapshot:
+        view = self.table.get(node_id)
+        assert view is not None, "what is told of a node is forgotten with it"
+        return view.snapshot
 
     def _sampled(self, snapshot: Snapshot, before: Snapshot | None) -> None:
         node_id = snapshot.node_id
+        self.caches.reported(node_id)
         view = self.table.get(node_id)
         assert view is not None, "it has just reported"
         learned = self.learned.observe(snapshot, view.sampled_at_s)
@@ -211,9 +262,10 @@ class FleetState:
             learned.prefill_tokens_per_s,
             learned.prefill_tokens_mean,
             before is not None and unchanged(snapshot, before),
+            self.learned.prefill_tokens_per_s,
         )
         self.ledger.sampled(node_id, sample)
-        self._renew(node_id)
+        self.table.renew(node_id, self.ledger.load(node_id), learned)
 
     def _renew(self, node_id: str) -> None:
         self.table.renew(node_id, self.ledger.load(node_id), self.learned.of(node_id))

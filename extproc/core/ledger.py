@@ -61,6 +61,7 @@ class Ledger:
             node = self._nodes[entry.reservation.node_id]
             if node.is_pending(entry):
                 node.tokens -= entry.reservation.uncached_tokens
+            node.sent.unstarted -= entry.reservation.uncached_tokens
             node.matched.discard(request_id)
             node.tells = True
         entry.first_token_s = now_s
@@ -106,6 +107,12 @@ class Ledger:
         entry = self._open.get(request_id)
         return None if entry is None else entry.reservation
 
+    def unsampled(self, node_id: str, until_s: float) -> None:
+        """No sample of the node may ever come, and none that was taken before that time: forget what closed earlier."""
+        node = self._nodes.get(node_id)
+        if node is not None:
+            node.let_closed_before_go(until_s)
+
     def rename(self, before: str, node_id: str) -> list[Reservation]:
         """A node has another id from now on; what is open there, oldest first. It keeps its tokens."""
         gone = self._nodes.pop(before, None)
@@ -127,6 +134,8 @@ class Ledger:
             if node.is_pending(entry):
                 node.tokens += uncached_tokens - before.uncached_tokens
                 node.work += uncached_tokens - before.uncached_tokens
+            if entry.first_token_s is None:
+                node.sent.resize(uncached_tokens - before.uncached_tokens)
         entry.reservation = replace(before, kv_blocks=kv_blocks, uncached_tokens=uncached_tokens)
 
     def sampled(self, node_id: str, sample: Sample) -> None:
@@ -197,6 +206,9 @@ class Ledger:
             prefills_of_others=node.others,
             work_tokens=node.work,
             work_since_s=ALWAYS if node.tells else node.work_since_s,
+            tokens_unstarted=node.sent.unstarted,
+            sent_tokens=node.sent.tokens,
+            sent_since_s=ALWAYS if node.tells else node.sent.since_s,
             adapters_sent=frozenset(node.adapters),
             adapters_unseen=sum(at_s >= node.seen_until_s for at_s in node.adapters.values()),
         )

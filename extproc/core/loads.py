@@ -1,6 +1,7 @@
 """What a node has to do now: its sample and our ledger put together into a view."""
 
-from extproc.core.snapshot import Learned, NodeView, OwnLoad, Snapshot
+from extproc.core.hidden import hides_of
+from extproc.core.snapshot import ALWAYS, Learned, NodeView, OwnLoad, Snapshot
 
 
 def in_flight(snapshot: Snapshot, own: OwnLoad) -> int:
@@ -32,6 +33,15 @@ def prefill_tokens_ahead(view: NodeView, now_s: float) -> float:
     return min(view.prefill_tokens_pending, left) if left > 0 else 0.0
 
 
+def own_tokens_ahead(view: NodeView, tokens_per_s: float, now_s: float) -> float:
+    """The same of what we sent there alone, whatever its samples say, computed at this rate."""
+    own = view.own
+    passed_s = max(0.0, now_s - own.sent_since_s)
+    if own.sent_since_s == ALWAYS:
+        return float(own.tokens_unstarted)
+    return min(own.tokens_unstarted, max(0.0, own.sent_tokens - tokens_per_s * passed_s))
+
+
 def idle(snapshot: Snapshot) -> bool:
     """Whether the sample shows nothing at the node; what is not told may be there."""
     return snapshot.requests_running == 0 and snapshot.requests_waiting == 0
@@ -55,10 +65,19 @@ def _step(snapshot: Snapshot) -> tuple[float | None, ...]:
     )
 
 
-def view_of(snapshot: Snapshot, sampled_at_s: float, ready_since_s: float, own: OwnLoad, learned: Learned) -> NodeView:
-    """A node as decisions see it."""
+def view_of(
+    snapshot: Snapshot,
+    sampled_at_s: float,
+    ready_since_s: float,
+    own: OwnLoad,
+    learned: Learned,
+    before: NodeView | None = None,
+) -> NodeView:
+    """A node as decisions see it. What follows from its models is that of `before` if they are the same object."""
     lengths = adapters_unloaded = None
-    if snapshot.models is not None:
+    if before is not None and snapshot.models is before.snapshot.models:
+        lengths, adapters_unloaded = before.context_lengths, before.adapters_unloaded
+    elif snapshot.models is not None:
         lengths = {served.name: served.context_length_tokens for served in snapshot.models}
         adapters_unloaded = frozenset(served.name for served in snapshot.models if not served.loaded)
     return renewed(
@@ -68,6 +87,7 @@ def view_of(snapshot: Snapshot, sampled_at_s: float, ready_since_s: float, own: 
             lengths,
             ready_since_s=ready_since_s,
             adapters_unloaded=adapters_unloaded or frozenset(),
+            hides=hides_of(snapshot),
         ),
         own,
         learned,
@@ -86,4 +106,5 @@ def renewed(view: NodeView, own: OwnLoad, learned: Learned) -> NodeView:
         view.adapters_unloaded,
         in_flight(view.snapshot, own),
         own.prefill_tokens + own.prefills_of_others * learned.prefill_tokens_mean,
+        view.hides,
     )

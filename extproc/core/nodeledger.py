@@ -6,6 +6,8 @@ from heapq import merge
 
 from msgspec import Struct
 
+from extproc.core.sentwork import SentWork
+
 NEVER = float("-inf")
 ADAPTER_LOADS_S = 60.0
 """So long an adapter is taken to be on its way: agents look at the list of models twice a minute. One that is not there
@@ -52,6 +54,8 @@ class Sample(Struct, frozen=True):
     """Of a request that is not ours."""
     unchanged: bool = False
     """It says what the sample before said: engines tell of their last finished step, and none has finished since."""
+    fleet_tokens_per_s: float = 8000.0
+    """The fleet's learned rate."""
 
 
 class Entry:
@@ -86,6 +90,7 @@ class NodeLedger:
         "requests_unseen",
         "sample",
         "seen_until_s",
+        "sent",
         "sequences",
         "tells",
         "tokens",
@@ -128,6 +133,7 @@ class NodeLedger:
         self.work = 0.0
         """Prompt tokens, others' too, to be computed at `work_since_s`; taken to shrink at the node's rate."""
         self.work_since_s = NEVER
+        self.sent = SentWork()
 
     def is_unseen(self, entry: Entry) -> bool:
         """Whether it had not arrived yet when the sample was taken."""
@@ -151,6 +157,7 @@ class NodeLedger:
         self.sequences += one.sequences
         if one.adapter is not None:
             self.adapters.setdefault(one.adapter, one.opened_s)
+        self.sent.send(one.uncached_tokens, one.opened_s, self.sample.fleet_tokens_per_s)
         self._see_not(entry)
 
     def take_out(self, entry: Entry) -> None:
@@ -158,6 +165,7 @@ class NodeLedger:
         one = entry.reservation
         if entry.first_token_s is None:
             self.tells = False
+            self.sent.unstarted -= one.uncached_tokens
         if self.is_pending(entry):
             self.tokens -= one.uncached_tokens
         unseen, shown = self.is_unseen(entry), self.may_be_shown(entry)
@@ -172,13 +180,15 @@ class NodeLedger:
         self.held -= entry.left_s is None
         self.matched.discard(one.request_id)
         del self.open[one.request_id]
-        if shown and self.sample.taken_at_s > NEVER:  # of a static node there may never be one
+        if shown:
             self.closed.append(entry)
 
     def drop(self, entry: Entry) -> None:
         """It was left, and its end was never told. `match` must follow."""
         del self.open[entry.reservation.request_id]
         self.sequences -= entry.reservation.sequences
+        if entry.first_token_s is None:
+            self.sent.unstarted -= entry.reservation.uncached_tokens
 
     def undo(self, entry: Entry) -> None:
         """It never came."""
@@ -198,6 +208,8 @@ class NodeLedger:
         self.sequences += one.sequences
         if one.adapter is not None:
             self.adapters.setdefault(one.adapter, one.opened_s)
+        begun = entry.first_token_s is not None
+        self.sent.send(one.uncached_tokens, one.opened_s, self.sample.fleet_tokens_per_s, has_begun=begun)
         self.match()
 
     def take_over(self, other: "NodeLedger") -> None:
@@ -207,6 +219,7 @@ class NodeLedger:
         self.closed = deque(closed, CLOSED_KEPT_MAX)
         self.held += other.held
         self.sequences += other.sequences
+        self.sent.take_over(other.sent)
         self.adapters = other.adapters | self.adapters
         self.match()
 
@@ -252,6 +265,11 @@ class NodeLedger:
         kept = [one for one in self.closed if not self.is_unseen(one) or (one.closed_s or 0.0) > told_after_s]
         if len(kept) < len(self.closed):
             self.closed = deque(kept, CLOSED_KEPT_MAX)
+
+    def let_closed_before_go(self, until_s: float) -> None:
+        """Forget those that closed before that: no sample that is still taken shows them."""
+        while self.closed and (self.closed[0].closed_s or 0.0) < until_s:
+            self.closed.popleft()
 
     def _see_not(self, entry: Entry) -> None:
         if self.is_unseen(entry):

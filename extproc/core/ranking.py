@@ -9,11 +9,22 @@ from extproc.core.room import TOO_FEW_BLOCKS, Room, why_full
 from extproc.core.snapshot import NodeView
 
 
-def by_cost(request: InferenceRequest, nodes: Sequence[NodeView], costs: Sequence[float]) -> Iterator[int]:
-    """Indices by cost. Tied ones stand by node id, turned by a hash of the request: so ties spread evenly."""
-    keys: Sequence[float] | Sequence[tuple[int, float]] = costs
-    if any(request.model in node.adapters_unloaded for node in nodes):
-        keys = [(_adapter_tier(node, request.model), cost) for node, cost in zip(nodes, costs, strict=True)]
+def by_cost(
+    request: InferenceRequest,
+    nodes: Sequence[NodeView],
+    costs: Sequence[float],
+    unsure: frozenset[str] = frozenset(),
+) -> Iterator[int]:
+    """Indices by cost, nodes that are unsure last.
+
+    Tied ones stand by node id, turned by a hash of the request: so ties spread evenly.
+    """
+    keys: Sequence[float] | Sequence[tuple[bool, int, float]] = costs
+    if unsure or any(request.model in node.adapters_unloaded for node in nodes):
+        keys = [
+            (node.snapshot.node_id in unsure, _adapter_tier(node, request.model), cost)
+            for node, cost in zip(nodes, costs, strict=True)
+        ]
     order = sorted(range(len(keys)), key=keys.__getitem__)
     start = 0
     while start < len(order):
@@ -37,7 +48,7 @@ def others_by_cost(
     nodes = prospects.nodes
     hosts: list[str] = []
     short: list[str] = []
-    for index in by_cost(request, nodes, costs):
+    for index in by_cost(request, nodes, costs, prospects.unsure):
         if len(hosts) >= others_max:
             break
         if index != chosen:

@@ -88,6 +88,9 @@ class InferenceRequest(Struct, frozen=True):
     """No other model may have it, because its body cannot be written anew."""
     subset: tuple[str, ...] | None = None
     """Hosts that it may go to, `ip:port`, or `ip` for all ports; sorted, each once, a bounded number. `None`: any."""
+    token_blocks: tuple[int, ...] = ()
+    """The same as `prompt_blocks` by exact tokens, as nodes tell them of their caches: one number for each 16 of them
+    from the beginning on, see `extproc.kvchain`. Empty where the tokens are not known."""
 
     def for_model(self, model: str) -> "InferenceRequest":
         """The same request for another model, whose tokenizer did not count it.
@@ -96,7 +99,8 @@ class InferenceRequest(Struct, frozen=True):
         """
         seed = xxh3_64_intdigest(model.encode())
         blocks = tuple(xxh3_64_intdigest(block.to_bytes(8, "little"), seed) for block in self.prompt_blocks)
-        return replace(self, model=model, prompt=replace(self.prompt, exact=False), prompt_blocks=blocks)
+        prompt = replace(self.prompt, exact=False)
+        return replace(self, model=model, prompt=prompt, prompt_blocks=blocks, token_blocks=())
 
     def cached_tokens(self, blocks: int) -> int:
         """Prompt tokens in its first so many blocks, which are at most all that it has.
@@ -104,10 +108,12 @@ class InferenceRequest(Struct, frozen=True):
         The blocks are of bytes, so this takes tokens to be spread evenly over them and half a block to be left behind
         the last; a block of text has no more tokens than half its bytes, however long the prompt goes on behind.
         """
-        if not blocks:
-            return 0
-        tokens_per_block = min(self.prompt.tokens / (len(self.prompt_blocks) + 0.5), PROMPT_BLOCK_BYTES / 2)
-        return int(blocks * tokens_per_block)
+        return int(blocks * self.tokens_per_block)
+
+    @property
+    def tokens_per_block(self) -> float:
+        """Of `prompt_blocks`, as `cached_tokens` takes them to be spread."""
+        return min(self.prompt.tokens / (len(self.prompt_blocks) + 0.5), PROMPT_BLOCK_BYTES / 2)
 
     def uncached_tokens(self, cached_tokens: int, cache_trust: float) -> int:
         """Prompt tokens that a node has to compute, at least 1, if it has this share of those expected in its cache."""

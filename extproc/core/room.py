@@ -40,6 +40,13 @@ class Room(Struct, frozen=True):
     """Seconds of prompt work ahead of it on the node that is chosen; `None`: no limit."""
     share: float = 1.0
     """Of all limits, over 0: what higher classes leave."""
+    looks_at_queue: bool = True
+    looks_at_blocks: bool = True
+    counts_unseen_blocks: bool = True
+    """Whether the KV cache's usage is brought up to date by the ledger. These three are off where not every candidate
+    tells what it takes."""
+    full: str | None = None
+    """Why every candidate is full."""
 
 
 def room_of(limits: Limits, strategy: str, wait_s_max: float | None, share: float) -> Room:
@@ -66,20 +73,41 @@ def why_full(node: NodeView, prompt_tokens: int, output_tokens: int, room: Room)
     must not make a node look full. Their KV blocks always count. A prompt that an empty cache could
     not hold is no matter of room: waiting would not help, so the engine shall say what is wrong with it.
     """
-    one, own = node.snapshot, node.own
-    if one.requests_waiting is not None:
-        waiting = one.requests_waiting + (own.requests_unseen if one.requests_waiting else 0)
-        if waiting >= ceil(round(room.limits.requests_waiting_max * room.share, 6)):
-            return "queue full"
-    if room.kv_usage_max is not None:
-        usage = kv_usage_expected(node)
-        if usage is not None and usage >= room.kv_usage_max:
-            return "KV cache full"
-    if one.kv_blocks_available is not None:
-        needed = _blocks(node, prompt_tokens, output_tokens)
-        if needed is not None and one.kv_blocks_available - own.kv_blocks_unseen < needed:
-            return TOO_FEW_BLOCKS
+    if room.full is not None:
+        return room.full
+    if room.looks_at_queue and queue_full(node, room):
+        return "queue full"
+    if cache_full(node, room):
+        return "KV cache full"
+    if room.looks_at_blocks and short_of_blocks(node, prompt_tokens, output_tokens):
+        return TOO_FEW_BLOCKS
     return None
+
+
+def queue_full(node: NodeView, room: Room) -> bool:
+    """Whether the engine's queue is as long as it may be; see `why_full`."""
+    waiting = node.snapshot.requests_waiting
+    if waiting is None:
+        return False
+    unseen = node.own.requests_unseen if waiting else 0
+    return waiting + unseen >= ceil(round(room.limits.requests_waiting_max * room.share, 6))
+
+
+def cache_full(node: NodeView, room: Room) -> bool:
+    """Whether as much of the KV cache is in use as may be."""
+    if room.kv_usage_max is None:
+        return False
+    usage = kv_usage_expected(node) if room.counts_unseen_blocks else node.snapshot.kv_usage
+    return usage is not None and usage >= room.kv_usage_max
+
+
+def short_of_blocks(node: NodeView, prompt_tokens: int, output_tokens: int) -> bool:
+    """Whether the request needs more KV blocks than are free; see `why_full`."""
+    available = node.snapshot.kv_blocks_available
+    if available is None:
+        return False
+    needed = _blocks(node, prompt_tokens, output_tokens)
+    return needed is not None and available - node.own.kv_blocks_unseen < needed
 
 
 def blocks_taken(node: NodeView, request: InferenceRequest, prompt_tokens: int) -> int:

@@ -1,15 +1,16 @@
 """The choice itself: a pure function of the request, the nodes, the policy and the time."""
 
 from collections.abc import Collection, Container, Mapping, Sequence
-from math import floor, fsum
+from math import fsum
 from operator import truediv
 
 from msgspec import Struct
 
+from extproc.core.comparable import in_flight, judged, prefill_rates, tokens_ahead, uncached_tokens, unsure
 from extproc.core.cost import STRATEGIES, Prospects
 from extproc.core.decision import Candidate, Chosen, Refused, Unknown
 from extproc.core.filters import in_subset, long_enough, not_out, perhaps_ready, ready, serving
-from extproc.core.loads import prefill_tokens_ahead
+from extproc.core.hidden import some_hide
 from extproc.core.phase import classify, expected_output_tokens
 from extproc.core.policy import RoutingPolicy
 from extproc.core.ranking import by_cost, others_by_cost
@@ -23,12 +24,8 @@ from extproc.core.refusals import (
 )
 from extproc.core.request import InferenceRequest, Phase
 from extproc.core.room import TOO_FEW_BLOCKS, Room, room_of, why_full
-from extproc.core.settings import BalancerSettings, NodeLimits
+from extproc.core.settings import BalancerSettings
 from extproc.core.snapshot import NodeView
-
-SLOW_START_SHARE_MIN = 0.25
-"""Of its rate: what a node that has just become ready counts with."""
-SLOW_START_STEPS = 8
 
 
 class FallBack(Struct, frozen=True):
@@ -57,8 +54,10 @@ class Known(Struct, frozen=True):
     """How many requests of the same policy for the same model were sent before."""
     models_left: Container[str] = ()
     """Models whose last node left a while ago at most: only its agent may have gone."""
-    cached_blocks: Mapping[str, int] = {}
-    """How many of the prompt's first blocks each node has in its cache; none where it is not named."""
+    cached_tokens: Mapping[str, int] = {}
+    """How many of the prompt's first tokens each node should have in its cache; none where it is not named."""
+    told: Container[str] = ()
+    """Nodes of which that is no estimate: they tell their blocks."""
     out_until_s: Mapping[str, float] = {}
     """Nodes that failed requests, and until when they are left out."""
     output_tokens: float = 256.0
@@ -107,10 +106,10 @@ def decide(
     is full.
     """
     output_tokens = expected_output_tokens(request, known.output_tokens)
-    longest = max(known.cached_blocks.values(), default=0)
+    longest = max(known.cached_tokens.values(), default=0)
     if policy.classify == "expected-time":
         phase = classify(
-            max(1, request.prompt.tokens - request.cached_tokens(longest)),
+            max(1, request.prompt.tokens - longest),
             output_tokens,
             known.prefill_tokens_per_s,
             known.decode_s_per_token,
@@ -136,27 +135,32 @@ def decide(
     free = (
         [node for node in eligible if node.snapshot.node_id not in standing.claimed] if standing.claimed else eligible
     )
-    uncached = _uncached_tokens(request, free, known.cached_blocks)
+    hides = some_hide(free)
+    uncached = uncached_tokens(request, free, known.cached_tokens, known.told, hides)
     prospects = Prospects(
         request.request_id,
         phase,
         known.turn,
         free,
         uncached,
-        [prefill_tokens_ahead(node, now_s) for node in free],
-        _prefill_rates(free, settings.nodes, now_s),
+        tokens_ahead(free, hides, known.prefill_tokens_per_s, now_s),
+        prefill_rates(free, hides, settings.nodes, now_s),
         output_tokens * request.sequences,
         policy.first_token_weight,
         policy.crowding_weight,
         policy.output_token_weight,
         policy.weights,
+        in_flight(free, hides),
+        unsure(request, free, others_lack_it=len(able) < len(nodes), others_too_short=len(long) < len(allowed)),
     )
     if not free:
-        rates = _prefill_rates(eligible, settings.nodes, now_s)
+        rates = prefill_rates(eligible, 0, settings.nodes, now_s)
         wait_s = standing.tokens_before / fsum(rates)
         return Verdict(overloaded(request, "others wait for every node", wait_s, settings), phase=phase)
     wait_s_max = None if policy.ttft_s is None else policy.wait_fraction * policy.ttft_s
     room = room_of(policy.limits, policy.strategy, wait_s_max, standing.share)
+    if hides:
+        room = judged(room, free, uncached, prospects.output_tokens, hides)
     if policy.arm_of(request.request_id) == "control":
         return _by_turn(request, prospects, policy, room, settings)
     costs = STRATEGIES[policy.strategy](prospects)
@@ -178,32 +182,6 @@ def fall_back(
     return no_ready_node(len(nodes), settings)
 
 
-def _uncached_tokens(
-    request: InferenceRequest, nodes: Sequence[NodeView], cached_blocks: Mapping[str, int]
-) -> list[int]:
-    """Prompt tokens that each node has to compute, at least 1."""
-    tokens = request.prompt.tokens
-    uncached = [max(1, tokens)] * len(nodes)
-    if cached_blocks:
-        for index, node in enumerate(nodes):
-            blocks = cached_blocks.get(node.snapshot.node_id)
-            if blocks:
-                uncached[index] = request.uncached_tokens(request.cached_tokens(blocks), node.learned.cache_trust)
-    return uncached
-
-
-def _prefill_rates(nodes: Sequence[NodeView], limits: NodeLimits, now_s: float) -> list[float]:
-    """Learned rates; a node that became ready a moment ago counts as slower, until `slow_start_s` are over."""
-    rates = [node.learned.prefill_tokens_per_s for node in nodes]
-    starting_since_s = now_s - limits.slow_start_s
-    for index, node in enumerate(nodes):
-        if node.ready_since_s > starting_since_s:
-            share = (now_s - node.ready_since_s) / limits.slow_start_s
-            # In steps, else nodes that became ready within a second of each other would never tie.
-            rates[index] *= max(SLOW_START_SHARE_MIN, floor(share * SLOW_START_STEPS) / SLOW_START_STEPS)
-    return rates
-
-
 def _choose(
     request: InferenceRequest,
     prospects: Prospects,
@@ -222,7 +200,7 @@ def _choose(
     candidates: list[Candidate] = []
     chosen: int | None = None
     short: int | None = None
-    for index in by_cost(request, nodes, costs):
+    for index in by_cost(request, nodes, costs, prospects.unsure):
         node_id, cost = nodes[index].snapshot.node_id, costs[index]
         if chosen is not None:
             if len(candidates) >= kept_max:
@@ -276,8 +254,8 @@ def _by_turn(
     request: InferenceRequest, prospects: Prospects, policy: RoutingPolicy, room: Room, settings: BalancerSettings
 ) -> Verdict:
     """All of them take turns, as long as one has room."""
-    for node, uncached_tokens in zip(prospects.nodes, prospects.uncached_tokens, strict=True):
-        full = why_full(node, uncached_tokens, prospects.output_tokens, room)
+    for node, uncached in zip(prospects.nodes, prospects.uncached_tokens, strict=True):
+        full = why_full(node, uncached, prospects.output_tokens, room)
         if full is None or (full is TOO_FEW_BLOCKS and not room.limits.kv_blocks_required):
             return Verdict(FallBack(prospects.nodes, policy.others_max), phase=prospects.phase)
     return Verdict(_all_full(request, prospects, settings), phase=prospects.phase)

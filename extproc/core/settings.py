@@ -121,6 +121,10 @@ class PrefixSettings(BaseModel):
     """Memory for it. 0: no index, every prompt counts whole."""
     node_tokens: int = Field(400_000, ge=0, le=1_000_000_000)
     """Tokens that a node's cache is taken to hold where the node does not tell its KV blocks."""
+    kv_index_bytes_max: Size = Field(256 * MIB, ge=0, le=2**40)
+    """Memory for the blocks that engines tell of their caches; what a node tells over it is refused."""
+    kv_blocks_node_max: int = Field(1_000_000, ge=0, le=100_000_000)
+    """Blocks of 16 tokens that one node may tell. 0: none may, and every node's cache is estimated."""
 
 
 class EjectionSettings(BaseModel):

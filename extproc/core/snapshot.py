@@ -22,6 +22,8 @@ ADAPTERS_MAX = 10_000
 MODELS_MAX = 256
 CONTEXT_LENGTH_TOKENS_MAX = 1_000_000_000
 REASON_CHARS_MAX = 300
+SNAPSHOTS_TOGETHER_MAX = 16
+"""Reports of several nodes that come as one message: each is taken before anything else happens."""
 SIGNALS = frozenset(
     {
         "models",
@@ -158,6 +160,12 @@ class OwnLoad(Struct, frozen=True):
     """Prompt tokens to be computed, others' too, as of `work_since_s`; they shrink at the node's rate since."""
     work_since_s: float = float("inf")
     """`ALWAYS`: all pending prompts count whole until their first token comes."""
+    tokens_unstarted: int = 0
+    """Σ uncached prompt tokens of open requests of whose first token nobody told, whatever samples say."""
+    sent_tokens: float = 0.0
+    """Prompt tokens that we sent, as of `sent_since_s`; they shrink at the fleet's rate, whatever samples say."""
+    sent_since_s: float = float("-inf")
+    """`ALWAYS`: they do not shrink, for first tokens are told."""
     requests_held: int = 0
     """Requests whose stream is open: each has an answer in the making there, whatever the sample says."""
     adapters_sent: frozenset[str] = frozenset()
@@ -204,6 +212,8 @@ class NodeView(Struct, frozen=True):
     """Sequences at the node now, pending and decoding: the sample's, brought up to date by the ledger. n of costs."""
     prefill_tokens_pending: float = 0.0
     """Σ uncached prompt tokens of requests there without a first token, others' by their mean."""
+    hides: int = 0
+    """Which signals the snapshot lacks, see `hidden`."""
 
     @property
     def is_static(self) -> bool:
@@ -226,7 +236,21 @@ class NodeLeft:
     boot_id: str
 
 
-NodeEvent = NodeReported | NodeLeft
+@dataclass(frozen=True, slots=True)
+class KvBlocksTold:
+    """An agent told what has changed in a node's prefix cache, by what its engine says."""
+
+    node_id: str
+    boot_id: str
+    everything: bool
+    """The stored ones are all that there is. With none of them: it is not known any more what there is."""
+    stored: tuple[int, ...] = ()
+    """As `InferenceRequest.token_blocks`."""
+    removed: tuple[int, ...] = ()
+    """Gone, before `stored` came."""
+
+
+NodeEvent = NodeReported | NodeLeft | KvBlocksTold
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,14 @@ def _shortly(model: StaticModel) -> object:
 _Model = Annotated[StaticModel, BeforeValidator(_by_name), PlainSerializer(_shortly)]
 
 
+def _some(models: tuple[StaticModel, ...]) -> tuple[StaticModel, ...]:
+    # `min_length` would also complain about a list whose entries are all wrong.
+    if not models:
+        msg = "at least one, or null"
+        raise ValueError(msg)
+    return models
+
+
 class StaticNode(BaseModel):
     """A node that is known without an agent: ready as far as anybody knows, and served by the fallback."""
 
@@ -74,7 +82,9 @@ class StaticNode(BaseModel):
     """`ip:port` or `[ipv6]:port` in canonical spelling, as agents tell it; no name: nobody here would resolve it."""
     weight: float = Field(1.0, gt=0, le=1000)
     """Share in the fallback's round robin."""
-    models: Annotated[tuple[_Model, ...], Field(min_length=1, max_length=256), BeforeValidator(_listed)] | None = None
+    models: (
+        Annotated[tuple[_Model, ...], Field(max_length=256), BeforeValidator(_listed), AfterValidator(_some)] | None
+    ) = None
     """What it serves, each by its name or as `{name: m, context_length_tokens: 4096}`. `None`: not known, and then
     no model is ever "not found"."""
     node_id: str = Field(default_factory=lambda settings: settings["host"])

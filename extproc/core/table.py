@@ -13,7 +13,6 @@ from extproc.core.snapshot import (
     Freshness,
     Ignored,
     Learned,
-    NodeEvent,
     NodeLeft,
     NodeReported,
     NodeState,
@@ -65,7 +64,7 @@ class SnapshotTable:
         """One member."""
         return self._views.get(node_id)
 
-    def apply(self, event: NodeEvent, now_s: float) -> Observation:
+    def apply(self, event: NodeReported | NodeLeft, now_s: float) -> Observation:
         """Take one event; what is old, repeated or too much is answered with the reason and changes nothing."""
         match event:
             case NodeReported(snapshot):
@@ -158,7 +157,7 @@ class SnapshotTable:
         one = known.snapshot
         if one.boot_id == snapshot.boot_id and one.state is NodeState.READY:
             ready_since_s = known.ready_since_s
-        return view_of(snapshot, sampled_at_s, ready_since_s, known.own, known.learned)
+        return view_of(snapshot, sampled_at_s, ready_since_s, known.own, known.learned, known)
 
     def _free(self, snapshot: Snapshot) -> None:
         if self._node_at.get(snapshot.host) == snapshot.node_id:

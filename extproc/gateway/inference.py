@@ -118,6 +118,7 @@ def request_of(
         endpoint=parsed.endpoint,
         prompt=replace(count, exact=False) if count.exact and not parsed.length_binds else count,
         prompt_blocks=counted.blocks,
+        token_blocks=counted.token_blocks,
         output_tokens_max=parsed.output_tokens_max,
         sequences=parsed.sequences,
         trace_id=head.trace_id,

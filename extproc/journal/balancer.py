@@ -22,7 +22,7 @@ from extproc.core.outcome import Answered
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import InferenceRequest
 from extproc.core.settings import BalancerSettings, Fault
-from extproc.core.snapshot import NodeEvent, NodeReported, Observation, ServedModel, Snapshot
+from extproc.core.snapshot import KvBlocksTold, NodeEvent, NodeReported, Observation, ServedModel, Snapshot
 from extproc.journal import lines, place
 from extproc.journal.file import Chunk, JournalFile
 from extproc.journal.lines import LINE_BYTES_MAX, decided_of, encode, packed
@@ -191,6 +191,9 @@ class JournaledBalancer(Balancer):
             self._names_before = self._names
 
     def _observed(self, event: NodeEvent, now_s: float) -> lines.Line:
+        if isinstance(event, KvBlocksTold):
+            stored, removed = packed(event.stored), packed(event.removed)
+            return lines.KvBlocks(now_s, event.node_id, event.boot_id, event.everything, stored, removed)
         if not isinstance(event, NodeReported):
             return lines.Left(now_s, event.node_id, event.boot_id)
         snapshot = event.snapshot
@@ -227,11 +230,13 @@ class JournaledBalancer(Balancer):
     def _recounted(self, request: InferenceRequest) -> lines.Line:
         return lines.Recounted(*self._for_line(request))
 
-    def _for_line(self, request: InferenceRequest) -> tuple[InferenceRequest, bytes]:
-        blocks = request.prompt_blocks
-        if not (blocks or request.tenant):
-            return request, b""
-        return replace(request, prompt_blocks=(), tenant=self._tenants.written(request.tenant)), packed(blocks)
+    def _for_line(self, request: InferenceRequest) -> tuple[InferenceRequest, bytes, bytes]:
+        blocks, token_blocks = request.prompt_blocks, request.token_blocks
+        if not (blocks or token_blocks or request.tenant):
+            return request, b"", b""
+        tenant = self._tenants.written(request.tenant)
+        bare = replace(request, prompt_blocks=(), token_blocks=(), tenant=tenant)
+        return bare, packed(blocks), packed(token_blocks)
 
     def _number_of(self, policy: RoutingPolicy) -> int:
         return self._number(policy, lambda number: lines.Policy(number, policy.model_dump(mode="json")))

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from extproc.core.admission import WAITABLE
 from extproc.core.decision import Candidate, Chosen, Decision, Queued, Refused, Unknown
@@ -89,6 +90,18 @@ class Left(_Line, frozen=True, tag="left"):
     boot_id: str
 
 
+class KvBlocks(_Line, frozen=True, tag="kv_blocks"):
+    """`observe` of what a node tells of its cache."""
+
+    now_s: float
+    node_id: str
+    boot_id: str
+    everything: bool = False
+    stored: bytes = b""
+    """Numbers as `blocks` has them."""
+    removed: bytes = b""
+
+
 class Decided(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What of a decision does not stand in the call already. One of the outcomes is there."""
 
@@ -120,6 +133,7 @@ class Routed(_Line, frozen=True, tag="route"):
     request: InferenceRequest
     """Without its blocks."""
     blocks: bytes = b""
+    token_blocks: bytes = b""
     decided: Decided | None = None
     """`None`: it raised, a fault of ours."""
 
@@ -132,6 +146,7 @@ class Rehearsed(_Line, frozen=True, tag="rehearse"):
     request: InferenceRequest
     """Without its blocks."""
     blocks: bytes = b""
+    token_blocks: bytes = b""
     decided: Decided | None = None
 
 
@@ -174,6 +189,7 @@ class Recounted(_Line, frozen=True, tag="recount"):
 
     request: InferenceRequest
     blocks: bytes = b""
+    token_blocks: bytes = b""
 
 
 class FirstToken(_Line, frozen=True, tag="first_token"):
@@ -220,7 +236,7 @@ class Ticked(_Line, frozen=True, tag="tick"):
 
 Waited = Admitted | Drained
 Deciding = Routed | Rehearsed | Waited | Uninspected
-Call = Reported | Left | Deciding | Recounted | FirstToken | Served | StreamLeft | Finished | Told | Ticked
+Call = Reported | Left | KvBlocks | Deciding | Recounted | FirstToken | Served | StreamLeft | Finished | Told | Ticked
 Line = Head | Policy | Models | Lost | Call
 
 encode = msgspec.json.Encoder().encode
@@ -259,6 +275,11 @@ def packed(blocks: tuple[int, ...]) -> bytes:
 def unpacked(blocks: bytes) -> tuple[int, ...]:
     """The same back. Raises `struct.error` for a length that is not a multiple of `BLOCK_BYTES`."""
     return struct.unpack(f"<{len(blocks) // BLOCK_BYTES}Q", blocks)
+
+
+def request_of(line: Routed | Rehearsed | Recounted) -> InferenceRequest:
+    """Its request, with the blocks. Raises as `unpacked`."""
+    return replace(line.request, prompt_blocks=unpacked(line.blocks), token_blocks=unpacked(line.token_blocks))
 
 
 def as_written(decided: Decided) -> Decided:

@@ -1,22 +1,32 @@
-"""The gRPC service that agents push to: each message becomes an event of the balancer and is acknowledged.
+"""The gRPC service that agents push to: each report becomes an event of the balancer.
 
 A stream's end says nothing about its nodes: a router must not lose a fleet over a network hiccup, and freshness
-finds out by itself. Backpressure is the acknowledgement: an agent that does not read them is not read from.
+finds out by itself. Agents say which messages they want acknowledged; what is not applied always is. An agent that
+does not read acknowledgements is not read from, and one that sends faster than it is read from has to wait.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import assert_never
 
 import grpc
 import structlog
 
 from extproc.core.balancer import Balancer
-from extproc.core.snapshot import Applied, Ignored, NodeEvent, NodeLeft, NodeReported, NotAllowed, Snapshot
+from extproc.core.snapshot import (
+    SNAPSHOTS_TOGETHER_MAX,
+    Applied,
+    Ignored,
+    KvBlocksTold,
+    NodeEvent,
+    NodeReported,
+    NotAllowed,
+)
 from extproc.nodehosts import Network
 from extproc.nodes import wire
 from extproc.ops.metrics import Metrics
 from extproc.pb import nodes_pb2_grpc
-from extproc.pb.nodes_pb2 import Acknowledgement, AgentMessage, RouterMessage
+from extproc.pb.nodes_pb2 import Acknowledgement, AgentMessage, Goodbye, KvBlocks, NodeSnapshot, RouterMessage
 from extproc.streams import Waits
 
 NODES_PER_STREAM_MAX = 1024
@@ -34,6 +44,7 @@ REFUSED = Acknowledgement.VERDICT_REFUSED
 _VERDICT_LABELS = {APPLIED: "applied", IGNORED: "ignored", REFUSED: "refused"}
 
 Context = grpc.aio.ServicerContext[AgentMessage, RouterMessage]
+Verdict = Acknowledgement.Verdict.ValueType
 
 
 def grpc_options(message_bytes_max: int) -> list[tuple[str, int]]:
@@ -41,6 +52,9 @@ def grpc_options(message_bytes_max: int) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", message_bytes_max),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", PING_INTERVAL_MIN_S * 1000),
+        # gRPC would ask each agent for a ping with each report, to find out how much may be under way: a third of what
+        # reading one costs. Reports fit into the window that every stream begins with.
+        ("grpc.http2.bdp_probe", 0),
     ]
 
 
@@ -84,42 +98,102 @@ class NodeIngest(nodes_pb2_grpc.NodesServicer):
         stream, peer = _Stream(), context.peer()  # the context is not touched once its RPC has ended
         self._streams_open += 1
         try:
-            while isinstance(message := await self._waits.read(context), AgentMessage):
-                await context.write(RouterMessage(acknowledgement=self._take(message, stream, peer)))
+            await self._waits.each(context, partial(self._take, stream, peer, context))
         finally:
             self._streams_open -= 1
-            if stream.node_ids:
-                self._log.info("agent's stream ended", peer=peer, nodes=sorted(stream.node_ids)[:10])
-            for node_id in stream.node_ids:
+            if stream.known:
+                self._log.info("agent's stream ended", peer=peer, nodes=sorted(stream.known)[:10])
+            for node_id in stream.known:
                 if self._reporters.get(node_id) is stream:
                     del self._reporters[node_id]
 
-    def _take(self, message: AgentMessage, stream: "_Stream", peer: str) -> Acknowledgement:
+    async def _take(self, stream: "_Stream", peer: str, context: Context, message: AgentMessage) -> None:
+        for acknowledgement in self._acknowledgements(message, stream, peer):
+            await context.write(RouterMessage(acknowledgement=acknowledgement))
+
+    def _acknowledgements(self, message: AgentMessage, stream: "_Stream", peer: str) -> list[Acknowledgement]:
+        """Take a message; what the agent shall hear of it."""
+        quiet = message.quiet
         match message.WhichOneof("message"):
             case "snapshot":
-                told: Snapshot | NodeLeft | str = wire.snapshot_of(message.snapshot, self._hosts_allowed)
-                acknowledgement = _about(message.snapshot.node_id, message.snapshot.sequence)
+                told = [self._report(message.snapshot, stream, peer, quiet=quiet)]
+            case "snapshots":
+                listed = message.snapshots.snapshots
+                if 1 <= len(listed) <= SNAPSHOTS_TOGETHER_MAX:
+                    last = len(listed) - 1
+                    told = [
+                        self._report(one, stream, peer, quiet=quiet or place < last) for place, one in enumerate(listed)
+                    ]
+                else:
+                    wanted = f"snapshots: wanted 1..{SNAPSHOTS_TOGETHER_MAX} snapshots, got {len(listed)}"
+                    told = [self._told("", 0, REFUSED, wanted, peer, quiet=quiet)]
             case "goodbye":
-                told = wire.goodbye_of(message.goodbye)
-                acknowledgement = _about(message.goodbye.node_id, 0)
-            case None:
-                told, acknowledgement = "message: wanted a snapshot or a goodbye, got neither", _about("", 0)
-        if isinstance(told, str):
-            verdict, reason = REFUSED, told
-        elif told.node_id not in stream.node_ids and len(stream.node_ids) >= NODES_PER_STREAM_MAX:
+                told = [self._goodbye(message.goodbye, stream, peer, quiet=quiet)]
+            case "kv_blocks":
+                told = [self._kv_blocks(message.kv_blocks, stream, peer, quiet=quiet)]
+            case _:
+                reason = "message: wanted a snapshot or a goodbye, got neither"
+                told = [self._told("", 0, REFUSED, reason, peer, quiet=quiet)]
+        return [one for one in told if one is not None]
+
+    def _report(self, message: NodeSnapshot, stream: "_Stream", peer: str, *, quiet: bool) -> Acknowledgement | None:
+        node_id = message.node_id
+        known = stream.known.get(node_id)
+        report = wire.report_of(message, self._hosts_allowed, known)
+        if isinstance(report, str):
+            verdict, reason = REFUSED, report
+        elif known is None and len(stream.known) >= NODES_PER_STREAM_MAX:
             verdict, reason = REFUSED, f"node_id: wanted at most {NODES_PER_STREAM_MAX} nodes on a stream, got another"
         else:
-            verdict, reason = self._observe(told if isinstance(told, NodeLeft) else NodeReported(told))
+            verdict, reason = self._observe(NodeReported(report.snapshot))
             if verdict is not REFUSED:
-                self._note_reporter(told.node_id, stream, peer)
-        if verdict is REFUSED:
-            self._complain("message of an agent refused", acknowledgement.node_id, peer=peer, reason=reason)
-        self._metrics.snapshot(_VERDICT_LABELS[verdict])
-        acknowledgement.verdict = verdict
-        acknowledgement.reason = reason
-        return acknowledgement
+                stream.known[node_id] = report
+                if self._reporters.setdefault(node_id, stream) is not stream:
+                    self._reporters[node_id] = stream
+                    self._complain("node reported by two streams", node_id, peer=peer)
+        return self._told(node_id, message.sequence, verdict, reason, peer, quiet=quiet)
 
-    def _observe(self, event: NodeEvent) -> tuple[Acknowledgement.Verdict.ValueType, str]:
+    def _goodbye(self, message: Goodbye, stream: "_Stream", peer: str, *, quiet: bool) -> Acknowledgement | None:
+        left = wire.goodbye_of(message)
+        verdict, reason = (REFUSED, left) if isinstance(left, str) else self._observe(left)
+        if verdict is APPLIED:
+            stream.known.pop(message.node_id, None)
+            stream.kv_sequences.pop(message.node_id, None)
+            self._reporters.pop(message.node_id, None)
+        return self._told(message.node_id, 0, verdict, reason, peer, quiet=quiet)
+
+    def _kv_blocks(self, message: KvBlocks, stream: "_Stream", peer: str, *, quiet: bool) -> Acknowledgement | None:
+        """What a node tells of its cache rests on what it told before: once one is refused, all is to be told anew."""
+        told, node_id = wire.kv_blocks_of(message), message.node_id
+        wanted = stream.kv_sequences.pop(node_id, None)
+        if isinstance(told, str):
+            verdict, reason = REFUSED, f"kv_blocks.{told}"
+        elif node_id not in stream.known:
+            verdict, reason = REFUSED, "kv_blocks.node_id: wanted a node that was reported on this stream"
+        elif not told.everything and message.sequence != wanted:
+            shown = "one with `all`" if wanted is None else wanted
+            verdict, reason = REFUSED, f"kv_blocks.sequence: wanted {shown}, got {message.sequence}"
+        else:
+            verdict, reason = self._observe(told)
+        if verdict is APPLIED:
+            stream.kv_sequences[node_id] = message.sequence + 1
+        elif wanted is not None:
+            self._observe(KvBlocksTold(node_id, stream.known[node_id].snapshot.boot_id, everything=True))
+        return self._told(node_id, message.sequence, verdict, reason, peer, quiet=quiet)
+
+    def _told(
+        self, node_id: str, sequence: int, verdict: Verdict, reason: str, peer: str, *, quiet: bool
+    ) -> Acknowledgement | None:
+        """Count a verdict, log a refusal; the acknowledgement, if there shall be one."""
+        self._metrics.snapshot(_VERDICT_LABELS[verdict])
+        if quiet and verdict is APPLIED:
+            return None
+        node_id = node_id[: wire.ID_LENGTH_MAX]
+        if verdict is REFUSED:
+            self._complain("message of an agent refused", node_id, peer=peer, reason=reason)
+        return Acknowledgement(node_id=node_id, sequence=sequence, verdict=verdict, reason=reason, takes_several=True)
+
+    def _observe(self, event: NodeEvent) -> tuple[Verdict, str]:
         match self._balancer.observe(event, self._clock()):
             case Applied():
                 return APPLIED, ""
@@ -129,12 +203,6 @@ class NodeIngest(nodes_pb2_grpc.NodesServicer):
                 return REFUSED, reason
             case other:
                 assert_never(other)
-
-    def _note_reporter(self, node_id: str, stream: "_Stream", peer: str) -> None:
-        stream.node_ids.add(node_id)
-        if self._reporters.setdefault(node_id, stream) is not stream:
-            self._reporters[node_id] = stream
-            self._complain("node reported by two streams", node_id, peer=peer)
 
     def _complain(self, event: str, node_id: str, **values: str) -> None:
         """Log it, at most once in `LOG_INTERVAL_S` for each event and node; nodes beyond a bound share one turn."""
@@ -152,17 +220,15 @@ class NodeIngest(nodes_pb2_grpc.NodesServicer):
         self._complaints[key] = _Complaint(now_s)
 
 
-def _about(node_id: str, sequence: int) -> Acknowledgement:
-    return Acknowledgement(node_id=node_id[: wire.ID_LENGTH_MAX], sequence=sequence)
-
-
 class _Stream:
-    """What one agent reported."""
+    """What one agent reported of the nodes that it did not take leave of."""
 
-    __slots__ = ("node_ids",)
+    __slots__ = ("known", "kv_sequences")
 
     def __init__(self) -> None:
-        self.node_ids: set[str] = set()
+        self.kv_sequences: dict[str, int] = {}
+        """Of nodes whose cache was told: the number of the next message about it."""
+        self.known: dict[str, wire.Known] = {}
 
 
 class _Complaint:

@@ -53,6 +53,7 @@ class Metrics:
             ["verdict"],
             registry=registry,
         )
+        self._snapshots_by = {verdict: self._snapshots.labels(verdict) for verdict in ("applied", "ignored", "refused")}
         self._peers_refused = Counter(
             "extproc_peers_refused_total",
             "RPCs refused for who called, by port. reason: name (of the client's certificate) or token. "
@@ -69,7 +70,7 @@ class Metrics:
 
     def snapshot(self, verdict: str) -> None:
         """An agent's message was applied, ignored or refused."""
-        self._snapshots.labels(verdict).inc()
+        self._snapshots_by[verdict].inc()
 
     def peer_refused(self, port: str, reason: str) -> None:
         """An RPC was refused because of who called. Both are fixed names in our code, never input."""

@@ -24,35 +24,37 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x65xtproc/pb/nodes.proto\x12\nextproc.pb\"\x9a\x01\n\x0c\x41gentMessage\x12,\n\x08snapshot\x18\x01 \x01(\x0b\x32\x18.extproc.pb.NodeSnapshotH\x00\x12&\n\x07goodbye\x18\x02 \x01(\x0b\x32\x13.extproc.pb.GoodbyeH\x00\x12)\n\tkv_blocks\x18\x03 \x01(\x0b\x32\x14.extproc.pb.KvBlocksH\x00\x42\t\n\x07message\"R\n\rRouterMessage\x12\x36\n\x0f\x61\x63knowledgement\x18\x01 \x01(\x0b\x32\x1b.extproc.pb.AcknowledgementH\x00\x42\t\n\x07message\"\x9b\x01\n\x0bServedModel\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x07version\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\"\n\x15\x63ontext_length_tokens\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x13\n\x06loaded\x18\x04 \x01(\x08H\x02\x88\x01\x01\x42\n\n\x08_versionB\x18\n\x16_context_length_tokensB\t\n\x07_loaded\"4\n\tModelList\x12\'\n\x06models\x18\x01 \x03(\x0b\x32\x17.extproc.pb.ServedModel\"\xcc\n\n\x0cNodeSnapshot\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t\x12\x10\n\x08sequence\x18\x04 \x01(\x04\x12\x15\n\rsample_age_ms\x18\x05 \x01(\r\x12$\n\x05state\x18\x06 \x01(\x0e\x32\x15.extproc.pb.NodeState\x12%\n\x06models\x18\x07 \x01(\x0b\x32\x15.extproc.pb.ModelList\x12\x1c\n\x0fgpu_utilization\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12\x1b\n\x0ekv_cache_usage\x18\t \x01(\x01H\x01\x88\x01\x01\x12\x1a\n\rkv_block_size\x18\n \x01(\rH\x02\x88\x01\x01\x12\x1c\n\x0fkv_blocks_total\x18\x0b \x01(\x04H\x03\x88\x01\x01\x12 \n\x13\x61vailable_kv_blocks\x18\x0c \x01(\x04H\x04\x88\x01\x01\x12\"\n\x15pending_prefill_count\x18\r \x01(\rH\x05\x88\x01\x01\x12 \n\x13\x61\x63tive_decode_count\x18\x0e \x01(\rH\x06\x88\x01\x01\x12\x1a\n\rrunning_count\x18\x0f \x01(\rH\x07\x88\x01\x01\x12\x1f\n\x12waiting_queue_size\x18\x10 \x01(\rH\x08\x88\x01\x01\x12#\n\x16\x61vg_prefill_latency_ms\x18\x11 \x01(\x01H\t\x88\x01\x01\x12$\n\x17\x61vg_decode_ms_per_token\x18\x12 \x01(\x01H\n\x88\x01\x01\x12\x13\n\x06weight\x18\x13 \x01(\x01H\x0b\x88\x01\x01\x12\x1d\n\x10not_ready_reason\x18\x14 \x01(\tH\x0c\x88\x01\x01\x12!\n\x14prefill_tokens_total\x18\x15 \x01(\x04H\r\x88\x01\x01\x12\"\n\x15prefill_seconds_total\x18\x16 \x01(\x01H\x0e\x88\x01\x01\x12\x1f\n\x12\x66irst_tokens_total\x18\x17 \x01(\x04H\x0f\x88\x01\x01\x12!\n\x14prefix_queries_total\x18\x18 \x01(\x04H\x10\x88\x01\x01\x12\x1e\n\x11prefix_hits_total\x18\x19 \x01(\x04H\x11\x88\x01\x01\x12\x1f\n\x12\x61\x64\x61pter_slots_free\x18\x1a \x01(\rH\x12\x88\x01\x01\x12\x1a\n\rround_trip_ms\x18\x1b \x01(\x01H\x13\x88\x01\x01\x12(\n\x06\x61\x62sent\x18\x1c \x03(\x0b\x32\x18.extproc.pb.AbsentSignal\x12\x1d\n\x10gpu_memory_usage\x18\x1d \x01(\x01H\x14\x88\x01\x01\x42\x12\n\x10_gpu_utilizationB\x11\n\x0f_kv_cache_usageB\x10\n\x0e_kv_block_sizeB\x12\n\x10_kv_blocks_totalB\x16\n\x14_available_kv_blocksB\x18\n\x16_pending_prefill_countB\x16\n\x14_active_decode_countB\x10\n\x0e_running_countB\x15\n\x13_waiting_queue_sizeB\x19\n\x17_avg_prefill_latency_msB\x1a\n\x18_avg_decode_ms_per_tokenB\t\n\x07_weightB\x13\n\x11_not_ready_reasonB\x17\n\x15_prefill_tokens_totalB\x18\n\x16_prefill_seconds_totalB\x15\n\x13_first_tokens_totalB\x17\n\x15_prefix_queries_totalB\x14\n\x12_prefix_hits_totalB\x15\n\x13_adapter_slots_freeB\x10\n\x0e_round_trip_msB\x13\n\x11_gpu_memory_usage\".\n\x0c\x41\x62sentSignal\x12\x0e\n\x06signal\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"l\n\x08KvBlocks\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x0b\n\x03\x61ll\x18\x04 \x01(\x08\x12\x0e\n\x06stored\x18\x05 \x03(\x06\x12\x0f\n\x07removed\x18\x06 \x03(\x06\"+\n\x07Goodbye\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\"\xdd\x01\n\x0f\x41\x63knowledgement\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x34\n\x07verdict\x18\x03 \x01(\x0e\x32#.extproc.pb.Acknowledgement.Verdict\x12\x0e\n\x06reason\x18\x04 \x01(\t\"a\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x13\n\x0fVERDICT_APPLIED\x10\x01\x12\x13\n\x0fVERDICT_IGNORED\x10\x02\x12\x13\n\x0fVERDICT_REFUSED\x10\x03*n\n\tNodeState\x12\x1a\n\x16NODE_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12NODE_STATE_LOADING\x10\x01\x12\x14\n\x10NODE_STATE_READY\x10\x02\x12\x17\n\x13NODE_STATE_DRAINING\x10\x03\x32J\n\x05Nodes\x12\x41\n\x06Report\x12\x18.extproc.pb.AgentMessage\x1a\x19.extproc.pb.RouterMessage(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x65xtproc/pb/nodes.proto\x12\nextproc.pb\"\xd5\x01\n\x0c\x41gentMessage\x12,\n\x08snapshot\x18\x01 \x01(\x0b\x32\x18.extproc.pb.NodeSnapshotH\x00\x12&\n\x07goodbye\x18\x02 \x01(\x0b\x32\x13.extproc.pb.GoodbyeH\x00\x12)\n\tkv_blocks\x18\x03 \x01(\x0b\x32\x14.extproc.pb.KvBlocksH\x00\x12*\n\tsnapshots\x18\x05 \x01(\x0b\x32\x15.extproc.pb.SnapshotsH\x00\x12\r\n\x05quiet\x18\x04 \x01(\x08\x42\t\n\x07message\"8\n\tSnapshots\x12+\n\tsnapshots\x18\x01 \x03(\x0b\x32\x18.extproc.pb.NodeSnapshot\"R\n\rRouterMessage\x12\x36\n\x0f\x61\x63knowledgement\x18\x01 \x01(\x0b\x32\x1b.extproc.pb.AcknowledgementH\x00\x42\t\n\x07message\"\x9b\x01\n\x0bServedModel\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x07version\x18\x02 \x01(\tH\x00\x88\x01\x01\x12\"\n\x15\x63ontext_length_tokens\x18\x03 \x01(\rH\x01\x88\x01\x01\x12\x13\n\x06loaded\x18\x04 \x01(\x08H\x02\x88\x01\x01\x42\n\n\x08_versionB\x18\n\x16_context_length_tokensB\t\n\x07_loaded\"4\n\tModelList\x12\'\n\x06models\x18\x01 \x03(\x0b\x32\x17.extproc.pb.ServedModel\"\xcc\n\n\x0cNodeSnapshot\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t\x12\x10\n\x08sequence\x18\x04 \x01(\x04\x12\x15\n\rsample_age_ms\x18\x05 \x01(\r\x12$\n\x05state\x18\x06 \x01(\x0e\x32\x15.extproc.pb.NodeState\x12%\n\x06models\x18\x07 \x01(\x0b\x32\x15.extproc.pb.ModelList\x12\x1c\n\x0fgpu_utilization\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12\x1b\n\x0ekv_cache_usage\x18\t \x01(\x01H\x01\x88\x01\x01\x12\x1a\n\rkv_block_size\x18\n \x01(\rH\x02\x88\x01\x01\x12\x1c\n\x0fkv_blocks_total\x18\x0b \x01(\x04H\x03\x88\x01\x01\x12 \n\x13\x61vailable_kv_blocks\x18\x0c \x01(\x04H\x04\x88\x01\x01\x12\"\n\x15pending_prefill_count\x18\r \x01(\rH\x05\x88\x01\x01\x12 \n\x13\x61\x63tive_decode_count\x18\x0e \x01(\rH\x06\x88\x01\x01\x12\x1a\n\rrunning_count\x18\x0f \x01(\rH\x07\x88\x01\x01\x12\x1f\n\x12waiting_queue_size\x18\x10 \x01(\rH\x08\x88\x01\x01\x12#\n\x16\x61vg_prefill_latency_ms\x18\x11 \x01(\x01H\t\x88\x01\x01\x12$\n\x17\x61vg_decode_ms_per_token\x18\x12 \x01(\x01H\n\x88\x01\x01\x12\x13\n\x06weight\x18\x13 \x01(\x01H\x0b\x88\x01\x01\x12\x1d\n\x10not_ready_reason\x18\x14 \x01(\tH\x0c\x88\x01\x01\x12!\n\x14prefill_tokens_total\x18\x15 \x01(\x04H\r\x88\x01\x01\x12\"\n\x15prefill_seconds_total\x18\x16 \x01(\x01H\x0e\x88\x01\x01\x12\x1f\n\x12\x66irst_tokens_total\x18\x17 \x01(\x04H\x0f\x88\x01\x01\x12!\n\x14prefix_queries_total\x18\x18 \x01(\x04H\x10\x88\x01\x01\x12\x1e\n\x11prefix_hits_total\x18\x19 \x01(\x04H\x11\x88\x01\x01\x12\x1f\n\x12\x61\x64\x61pter_slots_free\x18\x1a \x01(\rH\x12\x88\x01\x01\x12\x1a\n\rround_trip_ms\x18\x1b \x01(\x01H\x13\x88\x01\x01\x12(\n\x06\x61\x62sent\x18\x1c \x03(\x0b\x32\x18.extproc.pb.AbsentSignal\x12\x1d\n\x10gpu_memory_usage\x18\x1d \x01(\x01H\x14\x88\x01\x01\x42\x12\n\x10_gpu_utilizationB\x11\n\x0f_kv_cache_usageB\x10\n\x0e_kv_block_sizeB\x12\n\x10_kv_blocks_totalB\x16\n\x14_available_kv_blocksB\x18\n\x16_pending_prefill_countB\x16\n\x14_active_decode_countB\x10\n\x0e_running_countB\x15\n\x13_waiting_queue_sizeB\x19\n\x17_avg_prefill_latency_msB\x1a\n\x18_avg_decode_ms_per_tokenB\t\n\x07_weightB\x13\n\x11_not_ready_reasonB\x17\n\x15_prefill_tokens_totalB\x18\n\x16_prefill_seconds_totalB\x15\n\x13_first_tokens_totalB\x17\n\x15_prefix_queries_totalB\x14\n\x12_prefix_hits_totalB\x15\n\x13_adapter_slots_freeB\x10\n\x0e_round_trip_msB\x13\n\x11_gpu_memory_usage\".\n\x0c\x41\x62sentSignal\x12\x0e\n\x06signal\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"l\n\x08KvBlocks\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\x0b\n\x03\x61ll\x18\x04 \x01(\x08\x12\x0e\n\x06stored\x18\x05 \x03(\x06\x12\x0f\n\x07removed\x18\x06 \x03(\x06\"+\n\x07Goodbye\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\"\xf4\x01\n\x0f\x41\x63knowledgement\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x34\n\x07verdict\x18\x03 \x01(\x0e\x32#.extproc.pb.Acknowledgement.Verdict\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x15\n\rtakes_several\x18\x05 \x01(\x08\"a\n\x07Verdict\x12\x17\n\x13VERDICT_UNSPECIFIED\x10\x00\x12\x13\n\x0fVERDICT_APPLIED\x10\x01\x12\x13\n\x0fVERDICT_IGNORED\x10\x02\x12\x13\n\x0fVERDICT_REFUSED\x10\x03*n\n\tNodeState\x12\x1a\n\x16NODE_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12NODE_STATE_LOADING\x10\x01\x12\x14\n\x10NODE_STATE_READY\x10\x02\x12\x17\n\x13NODE_STATE_DRAINING\x10\x03\x32J\n\x05Nodes\x12\x41\n\x06Report\x12\x18.extproc.pb.AgentMessage\x1a\x19.extproc.pb.RouterMessage(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'extproc.pb.nodes_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_NODESTATE']._serialized_start=2277
-  _globals['_NODESTATE']._serialized_end=2387
+  _globals['_NODESTATE']._serialized_start=2417
+  _globals['_NODESTATE']._serialized_end=2527
   _globals['_AGENTMESSAGE']._serialized_start=39
-  _globals['_AGENTMESSAGE']._serialized_end=193
-  _globals['_ROUTERMESSAGE']._serialized_start=195
-  _globals['_ROUTERMESSAGE']._serialized_end=277
-  _globals['_SERVEDMODEL']._serialized_start=280
-  _globals['_SERVEDMODEL']._serialized_end=435
-  _globals['_MODELLIST']._serialized_start=437
-  _globals['_MODELLIST']._serialized_end=489
-  _globals['_NODESNAPSHOT']._serialized_start=492
-  _globals['_NODESNAPSHOT']._serialized_end=1848
-  _globals['_ABSENTSIGNAL']._serialized_start=1850
-  _globals['_ABSENTSIGNAL']._serialized_end=1896
-  _globals['_KVBLOCKS']._serialized_start=1898
-  _globals['_KVBLOCKS']._serialized_end=2006
-  _globals['_GOODBYE']._serialized_start=2008
-  _globals['_GOODBYE']._serialized_end=2051
-  _globals['_ACKNOWLEDGEMENT']._serialized_start=2054
-  _globals['_ACKNOWLEDGEMENT']._serialized_end=2275
-  _globals['_ACKNOWLEDGEMENT_VERDICT']._serialized_start=2178
-  _globals['_ACKNOWLEDGEMENT_VERDICT']._serialized_end=2275
-  _globals['_NODES']._serialized_start=2389
-  _globals['_NODES']._serialized_end=2463
+  _globals['_AGENTMESSAGE']._serialized_end=252
+  _globals['_SNAPSHOTS']._serialized_start=254
+  _globals['_SNAPSHOTS']._serialized_end=310
+  _globals['_ROUTERMESSAGE']._serialized_start=312
+  _globals['_ROUTERMESSAGE']._serialized_end=394
+  _globals['_SERVEDMODEL']._serialized_start=397
+  _globals['_SERVEDMODEL']._serialized_end=552
+  _globals['_MODELLIST']._serialized_start=554
+  _globals['_MODELLIST']._serialized_end=606
+  _globals['_NODESNAPSHOT']._serialized_start=609
+  _globals['_NODESNAPSHOT']._serialized_end=1965
+  _globals['_ABSENTSIGNAL']._serialized_start=1967
+  _globals['_ABSENTSIGNAL']._serialized_end=2013
+  _globals['_KVBLOCKS']._serialized_start=2015
+  _globals['_KVBLOCKS']._serialized_end=2123
+  _globals['_GOODBYE']._serialized_start=2125
+  _globals['_GOODBYE']._serialized_end=2168
+  _globals['_ACKNOWLEDGEMENT']._serialized_start=2171
+  _globals['_ACKNOWLEDGEMENT']._serialized_end=2415
+  _globals['_ACKNOWLEDGEMENT_VERDICT']._serialized_start=2318
+  _globals['_ACKNOWLEDGEMENT_VERDICT']._serialized_end=2415
+  _globals['_NODES']._serialized_start=2529
+  _globals['_NODES']._serialized_end=2603
 # @@protoc_insertion_point(module_scope)

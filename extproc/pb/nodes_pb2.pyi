@@ -57,28 +57,62 @@ class AgentMessage(_message.Message):
     SNAPSHOT_FIELD_NUMBER: _builtins.int
     GOODBYE_FIELD_NUMBER: _builtins.int
     KV_BLOCKS_FIELD_NUMBER: _builtins.int
+    SNAPSHOTS_FIELD_NUMBER: _builtins.int
+    QUIET_FIELD_NUMBER: _builtins.int
+    quiet: _builtins.bool
+    """acknowledge only what is not applied; routers that do not know this acknowledge all"""
     @_builtins.property
     def snapshot(self) -> Global___NodeSnapshot: ...
     @_builtins.property
     def goodbye(self) -> Global___Goodbye: ...
     @_builtins.property
     def kv_blocks(self) -> Global___KvBlocks: ...
+    @_builtins.property
+    def snapshots(self) -> Global___Snapshots:
+        """only to routers that said `takes_several`: others refuse it"""
+
     def __init__(
         self,
         *,
         snapshot: Global___NodeSnapshot | None = ...,
         goodbye: Global___Goodbye | None = ...,
         kv_blocks: Global___KvBlocks | None = ...,
+        snapshots: Global___Snapshots | None = ...,
+        quiet: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["goodbye", b"goodbye", "kv_blocks", b"kv_blocks", "message", b"message", "snapshot", b"snapshot"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["goodbye", b"goodbye", "kv_blocks", b"kv_blocks", "message", b"message", "snapshot", b"snapshot", "snapshots", b"snapshots"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["goodbye", b"goodbye", "kv_blocks", b"kv_blocks", "message", b"message", "snapshot", b"snapshot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["goodbye", b"goodbye", "kv_blocks", b"kv_blocks", "message", b"message", "quiet", b"quiet", "snapshot", b"snapshot", "snapshots", b"snapshots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["snapshot", "goodbye", "kv_blocks"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["snapshot", "goodbye", "kv_blocks", "snapshots"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
 Global___AgentMessage: _TypeAlias = AgentMessage  # noqa: Y015
+
+@_typing.final
+class Snapshots(_message.Message):
+    """Reports of several nodes, as many snapshots would be, one after the other; 16 at most. If the message is not quiet
+    the last one is acknowledged.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SNAPSHOTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def snapshots(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeSnapshot]: ...
+    def __init__(
+        self,
+        *,
+        snapshots: _abc.Iterable[Global___NodeSnapshot] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["snapshots", b"snapshots"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Snapshots: _TypeAlias = Snapshots  # noqa: Y015
 
 @_typing.final
 class RouterMessage(_message.Message):
@@ -253,7 +287,9 @@ class NodeSnapshot(_message.Message):
     gpu_memory_usage: _builtins.float
     """0..1"""
     @_builtins.property
-    def models(self) -> Global___ModelList: ...
+    def models(self) -> Global___ModelList:
+        """absent: as this boot's last one, or not known; so it need not be sent each time"""
+
     @_builtins.property
     def absent(self) -> _containers.RepeatedCompositeFieldContainer[Global___AbsentSignal]: ...
     def __init__(
@@ -503,11 +539,14 @@ class Acknowledgement(_message.Message):
     SEQUENCE_FIELD_NUMBER: _builtins.int
     VERDICT_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    TAKES_SEVERAL_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     sequence: _builtins.int
     """of the snapshot; 0 for a goodbye"""
     verdict: Global___Acknowledgement.Verdict.ValueType
     reason: _builtins.str
+    takes_several: _builtins.bool
+    """the router knows `Snapshots`; it says so each time"""
     def __init__(
         self,
         *,
@@ -515,10 +554,11 @@ class Acknowledgement(_message.Message):
         sequence: _builtins.int = ...,
         verdict: Global___Acknowledgement.Verdict.ValueType = ...,
         reason: _builtins.str = ...,
+        takes_several: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "reason", b"reason", "sequence", b"sequence", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "reason", b"reason", "sequence", b"sequence", "takes_several", b"takes_several", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -46,7 +46,7 @@ class NodesServicer:
 
     def Report(self, request_iterator, context):
         """The agent sends a snapshot per node and report interval, and a goodbye when a node leaves.
-        The router answers every message with an acknowledgement, in order.
+        The router acknowledges every message that is not quiet, and every snapshot that it does not apply, in order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -25,10 +25,12 @@ from extproc.core.snapshot import (
 )
 from extproc.journal.lines import (
     BLOCK_BYTES,
+    LINE_BYTES_MAX,
     Admitted,
     Decided,
     Drained,
     Head,
+    KvBlocks,
     Line,
     Lost,
     Models,
@@ -41,6 +43,7 @@ from extproc.journal.lines import (
     Told,
     Uninspected,
 )
+from extproc.kvchain import TOKEN_BLOCKS_MAX
 from extproc.tokens.blocks import PROMPT_BLOCKS_MAX
 
 CLOCK_S_MAX: Final = 1e12
@@ -134,9 +137,9 @@ def _numbers(line: Line) -> Iterator[tuple[str, float | None, float, float]]:
         yield from _numbers_decided(line.decided, line.now_s)
     match line:
         case (
-            Routed(request=request, blocks=blocks)
-            | Rehearsed(request=request, blocks=blocks)
-            | Recounted(request=request, blocks=blocks)
+            Routed(request=request, blocks=blocks, token_blocks=token_blocks)
+            | Rehearsed(request=request, blocks=blocks, token_blocks=token_blocks)
+            | Recounted(request=request, blocks=blocks, token_blocks=token_blocks)
         ):
             yield "request.request_id (length)", len(request.request_id), 0, ID_CHARS_MAX
             yield "request.model (length)", len(request.model), 0, MODEL_CHARS_MAX
@@ -147,8 +150,13 @@ def _numbers(line: Line) -> Iterator[tuple[str, float | None, float, float]]:
             yield "request.tenant (length)", len(request.tenant), 0, TENANT_CHARS_MAX
             yield "request.body_bytes", request.body_bytes, 0, BODY_BYTES_MAX
             yield from _numbers_subset("request.subset", request.subset)
-            yield f"blocks (bytes beyond a multiple of {BLOCK_BYTES})", len(blocks) % BLOCK_BYTES, 0, 0
-            yield "blocks (length)", len(blocks) // BLOCK_BYTES, 0, PROMPT_BLOCKS_MAX
+            yield from _numbers_packed("blocks", blocks, PROMPT_BLOCKS_MAX)
+            yield from _numbers_packed("token_blocks", token_blocks, TOKEN_BLOCKS_MAX)
+        case KvBlocks(node_id=node_id, boot_id=boot_id, stored=stored, removed=removed):
+            yield "node_id (length)", len(node_id), 1, ID_CHARS_MAX
+            yield "boot_id (length)", len(boot_id), 1, ID_CHARS_MAX
+            yield from _numbers_packed("stored", stored, LINE_BYTES_MAX)
+            yield from _numbers_packed("removed", removed, LINE_BYTES_MAX)
         case Models(models=models):
             yield "models (length)", len(models), 0, MODELS_MAX
             for place, model in enumerate(models):
@@ -168,6 +176,11 @@ def _numbers(line: Line) -> Iterator[tuple[str, float | None, float, float]]:
             yield "lines", lines, 1, COUNTER_MAX
         case _:
             pass
+
+
+def _numbers_packed(name: str, packed: bytes, most: int) -> Iterator[tuple[str, float | None, float, float]]:
+    yield f"{name} (bytes beyond a multiple of {BLOCK_BYTES})", len(packed) % BLOCK_BYTES, 0, 0
+    yield f"{name} (length)", len(packed) // BLOCK_BYTES, 0, most
 
 
 def _numbers_subset(name: str, subset: tuple[str, ...] | None) -> Iterator[tuple[str, float | None, float, float]]:

@@ -14,15 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, assert_never
 
-from msgspec.structs import replace
-
 from extproc.core.balancer import Balancer
 from extproc.core.decision import Decision
 from extproc.core.policy import RoutingPolicy
 from extproc.core.settings import Fault, shown
-from extproc.core.snapshot import NodeLeft, NodeReported
+from extproc.core.snapshot import KvBlocksTold, NodeLeft, NodeReported
 from extproc.journal import lines
-from extproc.journal.lines import Decided, decided_of, unpacked
+from extproc.journal.lines import Decided, decided_of, request_of, unpacked
 from extproc.replay.admitted import AdmittedLines
 from extproc.replay.bounds import settings_of
 from extproc.replay.follow import Again, Follower
@@ -174,6 +172,10 @@ class Replay:
                 balancer.observe(NodeReported(snapshot), line.now_s)
             case lines.Left(now_s=now_s):
                 balancer.observe(NodeLeft(line.node_id, line.boot_id), now_s)
+            case lines.KvBlocks(now_s=now_s):
+                stored, removed = unpacked(line.stored), unpacked(line.removed)
+                told = KvBlocksTold(line.node_id, line.boot_id, line.everything, stored, removed)
+                balancer.observe(told, now_s)
             case lines.Routed():
                 policy = self._names.policy(where, line.policy)
                 if isinstance(policy, Fault):
@@ -194,7 +196,7 @@ class Replay:
             case lines.Recounted(request=request):
                 if balancer.tenant_of(request.request_id) not in (None, request.tenant):
                     return Fault(f"{where}: request.tenant", "the one that waits", shown(request.tenant))
-                balancer.recount(replace(request, prompt_blocks=unpacked(line.blocks)))
+                balancer.recount(request_of(line))
             case lines.FirstToken(now_s=now_s, request_id=request_id):
                 balancer.first_token(request_id, now_s)
             case lines.Served(now_s=now_s, request_id=request_id):
@@ -214,7 +216,7 @@ class Replay:
         return None
 
     def _route(self, where: str, line: lines.Routed, policy: RoutingPolicy, balancer: Follower) -> None:
-        request = replace(line.request, prompt_blocks=unpacked(line.blocks))
+        request = request_of(line)
         recorded, now_s = line.decided, line.now_s
         if self._other is not None and recorded is not None:
             other = self._other.of(policy)
@@ -226,7 +228,7 @@ class Replay:
 
     def _rehearse(self, where: str, line: lines.Rehearsed, policy: RoutingPolicy, balancer: Follower) -> None:
         """No other policy stands beside it: by what was decided nothing went anywhere."""
-        request = replace(line.request, prompt_blocks=unpacked(line.blocks))
+        request = request_of(line)
         got = _attempt(lambda: balancer.follow_rehearsed(request, policy, line.now_s), request.model)
         self._tally.decided(where, request.request_id, line.decided, got, self._doubt)
 

@@ -27,6 +27,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from extproc.core.request import CountSource, TokenCount
+from extproc.kvchain import BLOCK_BYTES, BLOCK_TOKENS, TOKEN_BLOCKS_MAX, id_bytes, numbers_of, root_of
 from extproc.ops.metrics import Metrics
 from extproc.ops.tokenmetrics import Estimated
 from extproc.prompt import CountedPrompt, Prompt, items_of, json_items_of, let_go, text_size
@@ -57,6 +58,7 @@ Late = Callable[[TokenCount], None]
 class _Asked(Struct, frozen=True):
     """What a caller wants to know."""
 
+    model: str
     name: str
     """Of the tokenizer, or of a model without one: whose rates the estimate goes by."""
     prompt: Prompt
@@ -110,7 +112,7 @@ class TokenCounter:
         """
         items = items_of(prompt)
         size = text_size(prompt) if items <= ITEMS_MAX else body_bytes
-        asked = _Asked(model, prompt, size, items, (), time.perf_counter())
+        asked = _Asked(model, model, prompt, size, items, (), time.perf_counter())
         try:
             asked = replace(asked, blocks=blocks_of(model, prompt, self._blocks_secret))
             if prompt.unread_bytes is not None:
@@ -204,14 +206,23 @@ class TokenCounter:
             if error is not None:
                 self._metrics.tokens.estimate_error(error)
         count = TokenCount(tokens + self._estimator.beside(asked.prompt), reading.exact, source)
-        return CountedPrompt(count, asked.blocks)
+        return CountedPrompt(count, asked.blocks, self._token_blocks(asked, encoded.ids))
 
     def _given(self, asked: _Asked) -> CountedPrompt:
         """Only token ids and media, or a prompt of a shape that we do not know."""
         prompt = asked.prompt
         self._metrics.tokens.counted(CountSource.COUNTED, 0.0)
         exact = prompt.as_usual and prompt.token_ids > 0 and not prompt.media
-        return CountedPrompt(TokenCount(self._estimator.beside(prompt), exact), asked.blocks)
+        count = TokenCount(self._estimator.beside(prompt), exact)
+        ids = _given_ids(prompt) if exact and self._settings.kv_blocks else b""
+        return CountedPrompt(count, asked.blocks, self._token_blocks(asked, ids))
+
+    def _token_blocks(self, asked: _Asked, ids: bytes) -> tuple[int, ...]:
+        """`ids` empty: they are not wanted, or not known."""
+        if not ids:
+            return ()
+        adapter = asked.model if self._tokenizers.is_adapter(asked.model) else ""
+        return numbers_of(ids[: TOKEN_BLOCKS_MAX * BLOCK_BYTES], root_of(adapter))
 
     def _estimated(self, asked: _Asked, reason: Estimated) -> CountedPrompt:
         self._metrics.tokens.estimated(reason)
@@ -233,3 +244,11 @@ class TokenCounter:
 def _result(encoded: "asyncio.Future[Encoded | Estimated]") -> Encoded | Estimated:
     """What a thread found; cancelled are those that still wait when the counter is closed."""
     return Estimated.FAILED if encoded.cancelled() else encoded.result()
+
+
+def _given_ids(prompt: Prompt) -> bytes:
+    """As many as make blocks; none where one of them is no id of any model."""
+    try:
+        return id_bytes(prompt.ids[: TOKEN_BLOCKS_MAX * BLOCK_TOKENS])
+    except OverflowError:
+        return b""

@@ -17,6 +17,7 @@ from typing import Final, Protocol
 import fastokens
 from tokenizers import Tokenizer
 
+from extproc.kvchain import ID_BYTES, id_bytes
 from extproc.tokens.probe import long_texts, short_texts
 
 # Both would spread one call over all cores: the counter's own threads are the bound, and the event loop needs a core.
@@ -42,6 +43,9 @@ class Encoder(Protocol):
     def counts(self, texts: Sequence[str], add_special_tokens: bool) -> list[int] | None:
         """Tokens of each text. `None`: it cannot be encoded, as lone surrogates cannot. Never raises."""
 
+    def ids(self, texts: Sequence[str]) -> list[bytes] | None:
+        """The same with the ids themselves, four bytes for each as `kvchain` wants them, no special tokens added."""
+
 
 class Reference:
     """`tokenizers`, by the call that keeps no offsets: a third cheaper, and it lets other threads run."""
@@ -64,6 +68,20 @@ class Reference:
                 return None
             raise
         return counts
+
+    def ids(self, texts: Sequence[str]) -> list[bytes] | None:
+        """See `Encoder`."""
+        try:
+            encodings = (
+                encoding
+                for part in _parts(texts)
+                for encoding in self._tokenizer.encode_batch_fast(part, add_special_tokens=False)
+            )
+            return [id_bytes(encoding.ids) for encoding in encodings]
+        except BaseException as error:
+            if is_failure(error):
+                return None
+            raise
 
 
 class Fast:
@@ -88,11 +106,19 @@ class Fast:
             raise
         return counts
 
-    def ids(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
-        """The tokens themselves, to be compared. Raises what the library raises."""
+    def ids(self, texts: Sequence[str]) -> list[bytes] | None:
+        """See `Encoder`."""
+        try:
+            return [ids for part in _parts(texts) for ids in self.raw_ids(part, add_special_tokens=False)]
+        except BaseException as error:
+            if is_failure(error):
+                return None
+            raise
+
+    def raw_ids(self, texts: list[str], add_special_tokens: bool) -> list[bytes]:
+        """The same; raises what the library raises."""
         ids, offsets = self._tokenizer.encode_batch_flat(texts, add_special_tokens=add_special_tokens)
-        all_ids = memoryview(ids).cast("I").tolist()
-        return [all_ids[start:end] for start, end in pairwise(memoryview(offsets).cast("Q"))]
+        return [bytes(ids[start * ID_BYTES : end * ID_BYTES]) for start, end in pairwise(memoryview(offsets).cast("Q"))]
 
 
 def choose(reference: Tokenizer) -> Encoder:
@@ -140,9 +166,9 @@ def _difference(reference: Tokenizer, fast: Fast, texts: list[str], *, special: 
     Two orders, because `fastokens` remembers how it split earlier text, and a version of it was wrong there.
     """
     try:
-        wanted = [one.ids for one in reference.encode_batch_fast(texts, add_special_tokens=special)]
-        together = fast.ids(texts, special)
-        alone = [fast.ids([text], special)[0] for text in reversed(texts)]
+        wanted = [id_bytes(one.ids) for one in reference.encode_batch_fast(texts, add_special_tokens=special)]
+        together = fast.raw_ids(texts, special)
+        alone = [fast.raw_ids([text], special)[0] for text in reversed(texts)]
     except BaseException as error:
         if is_failure(error):
             return f"fastokens or tokenizers cannot encode every text: {error}"

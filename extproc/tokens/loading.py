@@ -3,7 +3,7 @@
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import translate
 from pathlib import Path
@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from extproc.core.request import MODEL_CHARS_MAX
 from extproc.core.settings import Fault
-from extproc.tokens import boundary, declared, encoders, folder
+from extproc.tokens import boundary, declared, encoders, folder, frame
 from extproc.tokens.boundary import AddedTokens
 from extproc.tokens.encoders import Encoder
 from extproc.tokens.folder import ModelFiles, UnusableError
@@ -44,6 +44,8 @@ class CountedModel:
     """Tokens that the tokenizer adds to each text where it is asked to."""
     seed: int
     """A number for the vocabulary: where it is equal, counts are."""
+    frame: tuple[bytes, bytes] = (b"", b"")
+    """The ids of those, as `kvchain` wants them, before the text and behind it."""
     beginning: str = ""
     """The token that the tokenizer puts in front of texts where it is asked to, as BOS; empty: it puts none."""
     template: ChatTemplate | None = None
@@ -78,10 +80,12 @@ class Absent:
 class Tokenizers:
     """Tokenizers by model name: the exact name first, then patterns, the longest first."""
 
-    def __init__(self, by_pattern: Mapping[str, CountedModel | Absent]) -> None:
+    def __init__(self, by_pattern: Mapping[str, CountedModel | Absent], adapters: Collection[str] = ()) -> None:
+        """`adapters` are the patterns that are counted as another model."""
         self._by_name = dict(by_pattern)
+        self._adapters = frozenset(adapters)
         patterns = by_precedence(by_pattern)
-        self._by_pattern = [(re.compile(translate(one)).match, by_pattern[one]) for one in patterns]
+        self._by_pattern = [(re.compile(translate(one)).match, one) for one in patterns]
 
     def __iter__(self) -> Iterator[CountedModel]:
         """Each one that is loaded, once."""
@@ -104,11 +108,19 @@ class Tokenizers:
 
     def entry_of(self, model: str) -> CountedModel | Absent | None:
         """What became of the model's entry; `None`: it has none."""
-        if (exact := self._by_name.get(model)) is not None:
-            return exact
+        pattern = self._pattern_of(model)
+        return None if pattern is None else self._by_name[pattern]
+
+    def is_adapter(self, model: str) -> bool:
+        """Whether it is counted as another model, as LoRA adapters are: engines keep their KV blocks apart."""
+        return self._pattern_of(model) in self._adapters
+
+    def _pattern_of(self, model: str) -> str | None:
+        if model in self._by_name:
+            return model
         if len(model) > MODEL_CHARS_MAX:  # no pattern is tried on it
             return None
-        return next((entry for matches, entry in self._by_pattern if matches(model)), None)
+        return next((pattern for matches, pattern in self._by_pattern if matches(model)), None)
 
 
 def load(settings: TokenSettings) -> Tokenizers | list[Fault]:
@@ -138,7 +150,7 @@ def load(settings: TokenSettings) -> Tokenizers | list[Fault]:
             base = tokenizers.entry_of(entry.base)
             assert base is not None, "the configuration is whole"
             entries[name] = base
-    return Tokenizers(entries)
+    return Tokenizers(entries, [name for name, entry in settings.models.items() if entry.base is not None])
 
 
 class _RefusedError(Exception):
@@ -158,6 +170,7 @@ class _Vocabulary:
     files: ModelFiles
     encoder: Encoder
     special_tokens: int
+    frame: tuple[bytes, bytes]
     beginning: str
     seed: int
     added_tokens: AddedTokens
@@ -222,6 +235,7 @@ class _Loader:
             vocabulary.encoder,
             vocabulary.special_tokens,
             vocabulary.seed,
+            vocabulary.frame,
             vocabulary.beginning,
             template,
             cut_at,
@@ -248,12 +262,13 @@ def _vocabulary(name: str, revision: str | None, seed: int) -> _Vocabulary:
         if encoders.is_failure(error):
             raise UnusableError("a tokenizer.json", files.tokenizer, error) from None
         raise
-    added_tokens, renderer, beginning = boundary.added_tokens(tokenizer), _renderer(tokenizer), _beginning(tokenizer)
+    added_tokens, renderer = boundary.added_tokens(tokenizer), _renderer(tokenizer)
+    beginning, framing = frame.beginning(tokenizer), frame.ids(tokenizer)
     encoder = encoders.choose(tokenizer)
     bare, framed = (encoder.counts([""], add_special_tokens=special) for special in (False, True))
     if bare is None or framed is None:
         raise UnusableError("a tokenizer.json", files.tokenizer, "it cannot encode an empty text")
-    return _Vocabulary(name, files, encoder, framed[0] - bare[0], beginning, seed, added_tokens, renderer)
+    return _Vocabulary(name, files, encoder, framed[0] - bare[0], framing, beginning, seed, added_tokens, renderer)
 
 
 def _same(path: Path) -> str:
@@ -261,12 +276,6 @@ def _same(path: Path) -> str:
     if path.is_dir() or path.name == folder.TOKENIZER:
         return os.path.realpath(path if path.is_dir() else path.parent)
     return str(Path(os.path.realpath(path.parent), path.name))
-
-
-def _beginning(tokenizer: Tokenizer) -> str:
-    plain, framed = (tokenizer.encode("a", add_special_tokens=special).ids for special in (False, True))
-    begins = next((at for at in range(len(framed)) if framed[at : at + len(plain)] == plain), 0)
-    return (tokenizer.id_to_token(framed[0]) or "") if begins else ""
 
 
 def _renderer(tokenizer: Tokenizer) -> Renderer:

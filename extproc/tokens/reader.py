@@ -10,7 +10,7 @@ from msgspec import Struct
 from extproc.ops.tokenmetrics import Estimated
 from extproc.prompt import Chat, Prompt, texts_of
 from extproc.tokens.loading import CountedModel
-from extproc.tokens.pieces import Cut, PieceCounts, cut
+from extproc.tokens.pieces import Cut, Known, KnownPieces, cut, tokens_in
 from extproc.tokens.template import TemplateFault
 from extproc.tokensettings import TokenSettings
 
@@ -24,6 +24,10 @@ class Reading(Struct, frozen=True):
     more_tokens: int
     """Special tokens that the tokenizer adds, and what no template has rendered."""
     exact: bool
+    framed: bool = False
+    """Whether the tokenizer adds its special tokens, to a single text."""
+    single: bool = True
+    """Whether it is one text: of several no ids are told."""
 
 
 class Encoded(Struct, frozen=True):
@@ -31,6 +35,8 @@ class Encoded(Struct, frozen=True):
 
     reading: Reading
     counts: list[int]
+    ids: bytes = b""
+    """Of the whole prompt, where they are wanted and known exactly."""
 
     @property
     def mostly_known(self) -> bool:
@@ -49,7 +55,7 @@ class Reader:
     def __init__(self, settings: TokenSettings, now: Callable[[], datetime]) -> None:
         self._settings = settings
         self._now = now
-        self._known = PieceCounts(settings.cache_bytes_max)
+        self._known = KnownPieces(settings.cache_bytes_max)
         self._secret = secrets.randbits(64)
         self._told: set[str] = set()
 
@@ -84,15 +90,20 @@ class Reader:
             found = self._known.look_up(pieces, self._secret ^ model.seed)
         except UnicodeEncodeError:
             return Estimated.FAILED
-        return Reading(found, more_tokens, exact)
+        return Reading(found, more_tokens, exact, specials, len(texts) == 1)
 
     def encode(self, model: CountedModel, reading: Reading) -> Encoded | Estimated:
         """Count what is new, and keep it."""
-        counts = model.encoder.counts(reading.cut.pieces, add_special_tokens=False)
-        if counts is None:
+        known: Sequence[Known] | None
+        if self._settings.kv_blocks:
+            known = model.encoder.ids(reading.cut.pieces)
+        else:
+            known = model.encoder.counts(reading.cut.pieces, add_special_tokens=False)
+        if known is None:
             return Estimated.FAILED
-        self._known.keep(reading.cut.keys, counts)
-        return Encoded(reading, counts)
+        self._known.keep(reading.cut.keys, known)
+        ids = _ids_of(model, reading, known) if self._settings.kv_blocks and reading.exact and reading.single else b""
+        return Encoded(reading, [tokens_in(one) for one in known], ids)
 
     def _tell(self, model: CountedModel, chat: Chat, fault: TemplateFault) -> None:
         # Without a message any template fails, and that is the client's fault.
@@ -101,3 +112,11 @@ class Reader:
             log.warning(
                 "a template failed and the prompt was estimated; told once", tokenizer=model.name, fault=fault.message
             )
+
+
+def _ids_of(model: CountedModel, reading: Reading, new: Sequence[Known]) -> bytes:
+    """The prompt's ids, in their order."""
+    encoded = iter(new)
+    pieces = [next(encoded) if one is None else one for one in reading.cut.found]
+    before, behind = model.frame if reading.framed else (b"", b"")
+    return b"".join((before, *(piece for piece in pieces if isinstance(piece, bytes)), behind))

@@ -23,6 +23,8 @@ class Engine:
     pages: dict[str, str | int | Handler]
     port: int = 0
     asked: list[str] = field(default_factory=list)
+    callers: set[object] = field(default_factory=set)
+    """Connections that asked for something."""
     _runner: web.AppRunner | None = None
 
     @property
@@ -32,7 +34,7 @@ class Engine:
     async def start(self) -> None:
         """Listen, on the port of before if there was one."""
         app = web.Application()
-        app.router.add_get("/{page:.*}", self._answer)
+        app.router.add_route("*", "/{page:.*}", self._answer)
         self._runner = web.AppRunner(app, shutdown_timeout=0.01)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port)
@@ -46,6 +48,8 @@ class Engine:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.asked.append(request.path)
+        assert request.transport is not None
+        self.callers.add(request.transport.get_extra_info("peername"))
         page = self.pages.get(request.path, 404)
         if isinstance(page, int):
             return web.Response(status=page)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from extproc.agent.kvevents import Batch, Cleared, Event, RemovedBlocks, StoredBlocks
-from extproc.kvchain import BLOCK_TOKENS, token_blocks_of
+from extproc.kvchain import token_blocks_of
 
 Tokens = tuple[int, ...]
 
@@ -82,9 +82,9 @@ class ModelEngine:
         self.copies.clear()
         return [Cleared()]
 
-    def cached_blocks(self, prompt: Tokens) -> int:
-        """Blocks of ours in the longest beginning that it has."""
+    def cached_tokens(self, prompt: Tokens) -> int:
+        """Of the longest beginning that it has."""
         size, end = self.block_tokens, 0
         while end + size <= len(prompt) and self.copies.get(prompt[: end + size]):
             end += size
-        return end // BLOCK_TOKENS
+        return end

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from extproc.address import TcpAddress
-from extproc.agent import agent
+from extproc.agent import node
 from extproc.agent.agent import run, sample_once
 from extproc.agent.settings import AgentConfig, parse
 from extproc.core.settings import NodeLimits
@@ -32,6 +32,7 @@ def configured(engines: list[Engine], routers: list[Router], /, **changes: Any) 
             "routers": [one.address for one in routers] or ["127.0.0.1:1"],
             "engines": [{"node_id": f"gpu-{n}", "engine": one.url, "weight": n} for n, one in enumerate(engines, 1)],
             "interval_s": "50ms",
+            "idle_interval_s": "50ms",
             "scrape_timeout_s": 0.5,
             "reconnect_backoff_s_max": "200ms",
         }
@@ -260,7 +261,7 @@ async def test_a_name_is_resolved_again_when_the_engine_was_down(monkeypatch: py
     async def resolve(host: TcpAddress, within_s: float) -> str:
         return f"{address}:{host.port}"
 
-    monkeypatch.setattr(agent, "resolve", resolve)
+    monkeypatch.setattr(node, "resolve", resolve)
     async with vllm_engine() as engine, router() as to, running(configured([engine], [to])):
         await until(lambda: to.state() is READY)
         address = "127.0.0.2"

@@ -42,6 +42,22 @@ def test_too_many_decodes_are_clamped_to_running_and_move_the_offset() -> None:
     assert count(10, 2, running=8) == 6  # counted from the bound, no longer from zero
 
 
+def test_preempted_requests_wait_again_without_any_drift() -> None:
+    count = Script()
+    assert count(19, 0, running=19, waiting=13) == 19
+    for preempted in range(1, 7):  # one look after another finds one more that waits
+        assert count(19, 0, running=19 - preempted, waiting=13 + preempted) == 19 - preempted
+    assert count(19, 11, running=8, waiting=13) == 8  # all came back or ended
+    assert count(23, 11, running=20) == 12  # counted from zero all the time
+
+
+def test_more_past_their_first_token_than_requests_are_drift() -> None:
+    count = Script()
+    assert count(10, 0, running=4, waiting=6) == 4
+    assert count(11, 0, running=4, waiting=6) == 4
+    assert count(11, 2, running=4, waiting=6) == 2  # counted from the bound
+
+
 def test_too_few_decodes_are_clamped_to_zero_and_move_the_offset() -> None:
     count = Script()
     assert count(0, 0, running=0) == 0

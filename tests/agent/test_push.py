@@ -15,6 +15,7 @@ from extproc.pb.nodes_pb2 import Acknowledgement, AgentMessage, RouterMessage
 from extproc.pb.nodes_pb2_grpc import NodesServicer, add_NodesServicer_to_server
 from tests.waiting import until
 
+APPLIED = Acknowledgement.VERDICT_APPLIED
 BIG = tuple(ServedModel(f"{n}" * 200) for n in range(10, 100))
 
 
@@ -46,7 +47,7 @@ class SlowRouter(NodesServicer):
 
 
 class PatientRouter(NodesServicer):
-    """Acknowledges each message when it may."""
+    """Acknowledges each message when it may, quiet or not, as routers do that know no better."""
 
     def __init__(self, hang_up_after: int = 0) -> None:
         self._hang_up_after = hang_up_after
@@ -57,7 +58,9 @@ class PatientRouter(NodesServicer):
         async for message in messages:
             self.heard.append(message)
             await self.may_acknowledge.acquire()
-            yield RouterMessage(acknowledgement=Acknowledgement())
+            told = message.snapshot
+            applied = Acknowledgement(node_id=told.node_id, sequence=told.sequence, verdict=APPLIED)
+            yield RouterMessage(acknowledgement=applied)
             if len(self.heard) == self._hang_up_after:
                 return
 
@@ -89,7 +92,7 @@ async def test_a_slow_router_gets_the_latest_report_and_few_of_those_before(serv
     running = asyncio.create_task(link.run())
     offered = 2000
     for sequence in range(1, offered + 1):
-        link.offer(report(sequence))
+        link.offer(report(sequence, models=(*BIG, ServedModel(str(sequence)))))
         await asyncio.sleep(0)
         if sequence == 1:
             await router.opened.wait()

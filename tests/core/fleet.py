@@ -15,6 +15,7 @@ from extproc.core.request import Endpoint, InferenceRequest, Phase, TokenCount
 from extproc.core.settings import BalancerSettings
 from extproc.core.snapshot import (
     ALWAYS,
+    NEVER,
     NO_LOAD,
     Learned,
     NodeReported,
@@ -112,7 +113,7 @@ def balancer(*snapshots: Snapshot, settings: BalancerSettings = SETTINGS) -> Bal
 
 def counts_of(own: OwnLoad) -> OwnLoad:
     """What the ledger counts beside the work, which shrinks by itself and is never more than what is pending."""
-    return structs.replace(own, work_tokens=0.0, work_since_s=ALWAYS)
+    return structs.replace(own, work_tokens=0.0, work_since_s=ALWAYS, sent_tokens=0.0, sent_since_s=NEVER)
 
 
 def node_of(decision: Decision) -> str:

@@ -13,6 +13,7 @@ from extproc.core.snapshot import ALWAYS, NO_LOAD, Learned, OwnLoad
 from tests.core.fleet import view
 
 NEVER = float("-inf")
+FLEET_TOKENS_PER_S = 4.0
 TICKS = st.integers(0, 5 * 1024)
 
 
@@ -43,6 +44,8 @@ class Node:
     over_until_s: float = NEVER
     """Sends that closed until then were over in a sample that has come already."""
     tells: bool = False
+    sent_work: list[tuple[float | None, float]] = field(default_factory=list)
+    """Prompt tokens that we sent, and when; without a time: a better count."""
     work: list[tuple[float | None, float]] = field(default_factory=list)
     """Prompt tokens that came to it, and when; without a time: a better count."""
 
@@ -111,7 +114,20 @@ class Node:
             prefills_of_others=self.matched()[1],
             work_tokens=work,
             work_since_s=ALWAYS if self.tells else since_s,
+            tokens_unstarted=sum(one.tokens for one in is_open_now if one.first_s is None),
+            sent_tokens=self.sent_left()[0],
+            sent_since_s=ALWAYS if self.tells else self.sent_left()[1],
         )
+
+    def sent_left(self) -> tuple[float, float]:
+        """What we sent, whatever samples say, less what the rate of then computed between; and when that was."""
+        left, since_s = 0.0, NEVER
+        for at_s, tokens in self.sent_work:
+            if at_s is not None and at_s > since_s:
+                left = 0.0 if since_s == NEVER else max(0.0, left - FLEET_TOKENS_PER_S * (at_s - since_s))
+                since_s = at_s
+            left = max(0.0, left + tokens)
+        return left, since_s
 
 
 class LedgerAgainstHistory(RuleBasedStateMachine):
@@ -127,7 +143,7 @@ class LedgerAgainstHistory(RuleBasedStateMachine):
     @initialize()
     def knows_both(self) -> None:
         for name, node in self.nodes.items():
-            node.sample = Sample(seconds(self.ticks), prefill_tokens_per_s=4.0)
+            node.sample = Sample(seconds(self.ticks), prefill_tokens_per_s=4.0, fleet_tokens_per_s=FLEET_TOKENS_PER_S)
             node.begin_work()
             self.ledger.sampled(name, node.sample)
 
@@ -148,6 +164,7 @@ class LedgerAgainstHistory(RuleBasedStateMachine):
         self.by_id[one.request_id] = name, one
         self.nodes[name].sent.append(one)
         self.nodes[name].work.append((self.now_s, tokens))
+        self.nodes[name].sent_work.append((self.now_s, tokens))
 
     @rule(number=st.integers(0, 30))
     def begins(self, number: int) -> None:
@@ -182,6 +199,8 @@ class LedgerAgainstHistory(RuleBasedStateMachine):
             name, one = self.by_id[f"r{number}"]
             if one in self.nodes[name].pending():
                 self.nodes[name].work.append((None, tokens - one.tokens))
+            if one.first_s is None and not one.restarted:
+                self.nodes[name].sent_work.append((None, tokens - one.tokens))
             one.kv_blocks, one.tokens = blocks, tokens
 
     @rule(number=st.integers(0, 30))
@@ -198,6 +217,7 @@ class LedgerAgainstHistory(RuleBasedStateMachine):
             one.restarted = False
             self.nodes[other].sent.append(one)
             self.nodes[other].begin_work()
+            self.nodes[other].sent_work.append((one.sent_s, one.tokens))
             self.by_id[f"r{number}"] = other, one
 
     @rule(
@@ -211,7 +231,7 @@ class LedgerAgainstHistory(RuleBasedStateMachine):
     def samples(self, name: str, age: int, delay: int, pending: int, told: str, work: tuple[float, float]) -> None:
         """Early and late ones, with ages that do not rise; the way is never longer than the time since."""
         taken_s, delay_s = seconds(self.ticks - age - delay), seconds(delay)
-        sample = Sample(taken_s, delay_s, pending, told.endswith("idle"), *work, told.startswith("unchanged"))
+        sample = Sample(taken_s, delay_s, pending, told.endswith("idle"), *work, told.startswith("unchanged"), FLEET_TOKENS_PER_S)
         self.ledger.sampled(name, sample)
         self.ticks += 1  # what comes after a sample is later than it
         node, anew = self.nodes[name], not sample.unchanged
@@ -238,7 +258,7 @@ class LedgerAgainstHistory(RuleBasedStateMachine):
             one.purged = one.purged or (is_open(one) and one.left_s is not None)
             one.restarted = True
         sent = self.nodes[name].sent
-        self.nodes[name] = Node(Sample(self.now_s), sent)
+        self.nodes[name] = Node(Sample(self.now_s, fleet_tokens_per_s=FLEET_TOKENS_PER_S), sent)
         self.ledger.sampled(name, self.nodes[name].sample)
 
     @rule(ago=st.integers(0, 20 * 1024))
@@ -274,7 +294,8 @@ class LedgerAgainstHistory(RuleBasedStateMachine):
         assert len(self.ledger) == 0
         for name in self.nodes:
             self.ledger.sampled(name, Sample(self.now_s))
-            assert self.ledger.load(name) in (NO_LOAD, replace(NO_LOAD, work_since_s=self.now_s))
+            left = self.ledger.load(name)
+            assert counts_of(left) in (counts_of(NO_LOAD), left)
             self.ledger.forget(name)
         assert not self.ledger._nodes
         assert not self.ledger._open

@@ -66,7 +66,7 @@ def test_tokens_are_counted_in_blocks_not_one_for_one(tokens: int, blocks: int, 
 def test_only_what_the_node_has_not_cached_takes_blocks() -> None:
     """A prompt of 1050 tokens in 10.5 blocks of text, 8 of them cached: so 250 tokens need 16 KV blocks."""
     asked = request(tokens=1050, prompt_blocks=tuple(range(10)))
-    cached = replace(NO_ANSWER, cached_blocks={"a": 8})
+    cached = replace(NO_ANSWER, cached_tokens={"a": 800})
     for blocks, expected in ((16, "a"), (15, "dearer")):
         nodes = [view("a", kv_blocks_available=blocks), view("dearer", kv_usage=0.5)]
         assert chosen(verdict(nodes, asked, known=cached)) == expected

@@ -63,7 +63,8 @@ KNOWN = st.builds(
     Known,
     turn=st.integers(0, 10**9),
     models_left=st.sampled_from([(), ("nobody's",)]),
-    cached_blocks=st.dictionaries(st.sampled_from(NODE_IDS), st.integers(1, 50)),
+    cached_tokens=st.dictionaries(st.sampled_from(NODE_IDS), st.integers(1, 10**7)),
+    told=st.sampled_from([(), NODE_IDS[:1], NODE_IDS]),
     out_until_s=st.dictionaries(st.sampled_from(NODE_IDS), st.floats(NOW_S - 60, NOW_S + 60)),
     output_tokens=st.floats(0, 1e6),
     prefill_tokens_per_s=st.floats(0.1, 1e7),
@@ -79,9 +80,8 @@ POLICIES = st.builds(
 
 def sensible(asked: InferenceRequest, known: Known) -> Known:
     """No node has more of a prompt than there is."""
-    blocks = len(asked.prompt_blocks)
-    cached = {node_id: min(count, blocks) for node_id, count in known.cached_blocks.items() if blocks}
-    return structs.replace(known, cached_blocks=cached)
+    cached = {one: min(count, asked.prompt.tokens) for one, count in known.cached_tokens.items()}
+    return structs.replace(known, cached_tokens=cached)
 
 
 @given(nodes=FLEETS, asked=REQUESTS, policy=POLICIES, known=KNOWN, seed=st.integers())

@@ -6,7 +6,8 @@ import pytest
 
 from extproc.core.decision import Refused
 from extproc.core.policy import RoutingPolicy
-from extproc.core.router import SLOW_START_SHARE_MIN, Known, decide
+from extproc.core.comparable import SLOW_START_SHARE_MIN
+from extproc.core.router import Known, decide
 from extproc.core.settings import BalancerSettings, NodeLimits
 from extproc.core.snapshot import NodeReported, NodeState, Snapshot
 from tests.core.fleet import NOW_S, POLICY, SETTINGS, balancer, node_of, request, snapshot, view

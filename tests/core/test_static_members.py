@@ -40,7 +40,7 @@ class Model:
         for static_id in before - self.spoken_for():
             self.away_until_s[static_id] = now_s
 
-    def leave(self, node_id: str, now_s: float, back_at_s: float) -> None:
+    def leave(self, node_id: str, back_at_s: float) -> None:
         before = self.spoken_for()
         del self.agents[node_id]
         for static_id in before - self.spoken_for():
@@ -49,7 +49,7 @@ class Model:
     def tick(self, now_s: float) -> None:
         for node_id, (_, told_s) in list(self.agents.items()):
             if told_s <= now_s - LIMITS.member_s:
-                self.leave(node_id, now_s, now_s)
+                self.leave(node_id, now_s)
         for one in STATIC:
             if self.away_until_s.get(one.node_id, 0.0) <= now_s and one.node_id not in self.spoken_for():
                 self.members.add(one.node_id)
@@ -71,7 +71,7 @@ def test_a_static_node_is_a_member_where_nobody_speaks_for_it_or_did_and_said_go
             assert seen == Applied(tuple(sorted(before - model.members - {node_id})))
         elif kind == "goodbye" and node_id in model.agents:
             assert table.apply(NodeLeft(node_id, "boot-1"), now_s) == Applied()
-            model.leave(node_id, now_s, now_s + LIMITS.member_s)
+            model.leave(node_id, now_s + LIMITS.member_s)
         elif kind == "tick":
             table.prune(now_s)
             table.bring_back(now_s)

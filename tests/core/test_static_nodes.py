@@ -35,8 +35,6 @@ def members(of: Balancer) -> dict[str, bool]:
     return {view.snapshot.node_id: view.is_static for view in of.views()}
 
 
-
-
 @pytest.mark.parametrize("passed_s", [0.0, 1.0, 2.0, 60.0])
 def test_they_are_served_by_weight_from_the_first_moment_on(passed_s: float) -> None:
     of = fleet(static("s", weight=3.0), static("t", HOST_T), started_s=NOW_S)
@@ -225,3 +223,14 @@ def test_work_sent_there_is_merged_with_what_is_known_of_its_agents_node() -> No
     of.finish("r2", NOW_S + LIMITS.member_s + 2)
     (view,) = of.views()
     assert (view.own.sequences_open, view.own.requests_held) == (0, 0)
+
+
+def test_what_ended_there_is_not_remembered_for_a_sample_that_never_comes() -> None:
+    of = fleet(static())
+    for number in range(20):
+        of.route(request(f"r{number}"), POLICY, NOW_S + number)
+        of.finish(f"r{number}", NOW_S + number)
+    ledger = of._fleet.ledger._nodes["s"]
+    assert len(ledger.closed) == 20
+    of.tick(NOW_S + LIMITS.stale_s + 10.0 + 5.0)
+    assert [entry.closed_s for entry in ledger.closed] == [NOW_S + number for number in range(5, 20)]

@@ -1,6 +1,7 @@
 """A real `serve` behind a real Envoy whose bootstrap a test has edited."""
 
 import asyncio
+import json
 import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from extproc.fleet import BOOTSTRAP, Envoy, Fleet, Serve
 from extproc.traffic import Answer, Ask, ask, completion
 from tests.e2e.reporter import Reporter
 from tests.e2e.scripted import CONFIG
-from tests.rendered import rendered
+from tests.rendered import mapping_of, rendered
 from tests.waiting import until
 
 Json = dict[str, Any]
@@ -34,7 +35,7 @@ class Edited:
 
     def __init__(self, text: str | None = None) -> None:
         # Anchors would make one object of what is written twice, and an edit of one place would change the other.
-        self.mapping: Json = _unshared(yaml.safe_load(BOOTSTRAP.read_text() if text is None else text))
+        self.mapping: Json = _unshared(mapping_of(BOOTSTRAP.read_text() if text is None else text))
         self.clusters: list[Json] = self.mapping["static_resources"]["clusters"]
         (listener,) = self.mapping["static_resources"]["listeners"]
         self.manager: Json = listener["filter_chains"][0]["filters"][0]["typed_config"]
@@ -125,7 +126,7 @@ async def gateway(
 ) -> AsyncIterator[Gateway]:
     """Start both."""
     bootstrap = folder / "edited.yaml"
-    bootstrap.write_text(yaml.safe_dump(edited.mapping))
+    bootstrap.write_text(json.dumps(edited.mapping))
     async with Fleet(folder) as fleet:
         serve = await fleet.serve(config)
         envoy = await fleet.envoy(serve, known, bootstrap=bootstrap)

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from extproc.address import TcpAddress
 from extproc.fleet import BOOTSTRAP
 from tests.e2e.reporter import Reporter
+from tests.rendered import mapping_of
 
 SERVED = "demo"
 """The model of the slow engines."""
@@ -57,7 +56,7 @@ def token_of(subject: str) -> str:
 
 def write_bootstrap(folder: Path) -> Path:
     """The shipped bootstrap with what its comments tell to add: routes, headers, and a claim that is believed."""
-    bootstrap = yaml.safe_load(BOOTSTRAP.read_text())
+    bootstrap = mapping_of(BOOTSTRAP.read_text())
     (listener,) = bootstrap["static_resources"]["listeners"]
     manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
     (host,) = manager["route_config"]["virtual_hosts"]
@@ -85,7 +84,7 @@ def write_bootstrap(folder: Path) -> Path:
     }
     filters.insert(ours, {"name": _JWT_AUTHN, "typed_config": believes})
     path = folder / "gated.yaml"
-    path.write_text(yaml.safe_dump(bootstrap))
+    path.write_text(json.dumps(bootstrap))
     return path
 
 

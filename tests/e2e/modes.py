@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from extproc.children import Child, envoy_binary
@@ -218,7 +217,7 @@ async def running(
 async def _start_envoy(fleet: Fleet, mapping: Json) -> tuple[Child, str, dict[str, str]]:
     """Envoy, the address of its admin page, and those of its listeners."""
     config, admin_file = fleet.folder / "modes.yaml", fleet.folder / "modes-admin"
-    config.write_text(yaml.safe_dump(mapping))
+    config.write_text(json.dumps(mapping))
     command: list[str | Path] = [
         envoy_binary(),
         "--config-path",

@@ -50,8 +50,8 @@ def test_the_balancer_is_told_the_prompts_blocks(monkeypatch: pytest.MonkeyPatch
     session = Talk(fleet).session
     session.receive(headers(), NOW_S)
     session.receive(whole(chat()), NOW_S)
-    session.receive(TokensCounted(CountedPrompt(TokenCount(9, exact=True), blocks=(7, 8))), NOW_S)
-    assert [request.prompt_blocks for request in asked] == [(7, 8)]
+    session.receive(TokensCounted(CountedPrompt(TokenCount(9, exact=True), blocks=(7, 8), token_blocks=(9,))), NOW_S)
+    assert [(request.prompt_blocks, request.token_blocks) for request in asked] == [((7, 8), (9,))]
 
 
 def test_tokens_that_were_not_asked_for_are_a_fault_of_ours() -> None:

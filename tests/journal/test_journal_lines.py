@@ -12,7 +12,7 @@ from extproc.core.decision import Decision
 from extproc.core.outcome import Answered, Ending
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import InferenceRequest
-from extproc.core.snapshot import NodeLeft, NodeReported, Snapshot
+from extproc.core.snapshot import KvBlocksTold, NodeLeft, NodeReported, Snapshot
 from extproc.journal.balancer import balancer, close
 from extproc.journal.lines import BEGINNING, Decided, as_written, decided_of, encode, packed, unpacked
 from tests.core.fleet import MODEL, request, snapshot
@@ -43,7 +43,9 @@ def test_each_call_is_one_line(path: Path) -> None:
     one = journaled(path)
     one.observe(NodeReported(snapshot("a", models=None, kv_usage=None)), NOW_S)
     one.observe(NodeLeft("z", "boot-1"), NOW_S)
-    asked = request("r1", prompt_blocks=(1, 2**64 - 1), trace_id="t")
+    one.observe(KvBlocksTold("a", "boot-1", everything=True, stored=(1, 2**64 - 1)), NOW_S)
+    one.observe(KvBlocksTold("a", "boot-1", everything=False, removed=(1,)), NOW_S)
+    asked = request("r1", prompt_blocks=(1, 2**64 - 1), token_blocks=(2, 2**64 - 1), trace_id="t")
     decision = one.route(asked, POLICY, NOW_S)
     uninspected = one.route_uninspected("u1", "t", NOW_S)
     listing = RoutingPolicy(name="listing", destination="override-host")
@@ -66,25 +68,40 @@ def test_each_call_is_one_line(path: Path) -> None:
         name: value for name, value in known.items() if value not in (None, ()) and name not in ("models", "kv_usage")
     } | {"state": "ready"}
     assert [line.pop("call") for line in lines] == [
-        *["journal", "reported", "left", "policy", "route", "route_uninspected", "policy", "route_uninspected"],
+        *[
+            "journal",
+            "reported",
+            "left",
+            "kv_blocks",
+            "kv_blocks",
+            "policy",
+            "route",
+            "route_uninspected",
+            "policy",
+            "route_uninspected",
+        ],
         *["rehearse", "recount", "first_token", "served", "leave", "answered", "finish", "tick"],
     ]
-    as_json = json.loads(json.dumps(lines[4]))
-    assert as_json["request"]["prompt_blocks"] == []
+    as_json = json.loads(json.dumps(lines[6]))
+    assert as_json["request"]["prompt_blocks"] == as_json["request"]["token_blocks"] == []
     assert as_json["blocks"] == "AQAAAAAAAAD//////////w=="
+    assert as_json["token_blocks"] == "AgAAAAAAAAD//////////w=="
     assert as_json["decided"]["chosen"]["node_id"] == "a"
+    chains = {name: as_json[name] for name in ("blocks", "token_blocks")}
     assert lines[1:] == [
         {"now_s": NOW_S},
         {"now_s": NOW_S, "node_id": "z", "boot_id": "boot-1"},
+        {"now_s": NOW_S, "node_id": "a", "boot_id": "boot-1", "everything": True, "stored": as_json["blocks"]},
+        {"now_s": NOW_S, "node_id": "a", "boot_id": "boot-1", "removed": "AQAAAAAAAAA="},
         {"number": 0, "policy": POLICY.model_dump()},
         {**as_json, "now_s": NOW_S, "policy": 0, "decided": written(decision, MODEL)},
         {"now_s": NOW_S, "request_id": "u1", "trace_id": "t", "decided": written(uninspected)},
         {"number": 1, "policy": listing.model_dump()},
         {"now_s": NOW_S, "request_id": "u2", "trace_id": "t", "decided": written(listed)}
         | {"policy": 1, "subset": ["10.0.0.98:8000"]},
-        {"now_s": NOW_S, "policy": 0, "blocks": as_json["blocks"], "decided": written(rehearsed, MODEL)}
+        {"now_s": NOW_S, "policy": 0, **chains, "decided": written(rehearsed, MODEL)}
         | {"request": as_json["request"] | {"request_id": "r2", "subset": ["10.0.0.98"]}},
-        {"request": as_json["request"], "blocks": as_json["blocks"]},
+        {"request": as_json["request"], **chains},
         {"now_s": NOW_S, "request_id": "r1"},
         {"now_s": NOW_S, "request_id": "r1", "host": "10.0.0.98:8000"},
         {"now_s": NOW_S, "request_id": "r1"},
@@ -151,7 +168,7 @@ def test_whatever_a_line_repeats_of_a_request_is_no_text() -> None:
     """The journal must hold nothing of a prompt: whoever adds a field to a request decides about it here."""
     assert set(InferenceRequest.__struct_fields__) == {
         *["request_id", "model", "endpoint", "prompt", "output_tokens_max", "prompt_blocks", "sequences", "trace_id"],
-        *["priority", "tenant", "body_bytes", "model_fixed", "subset"],
+        *["priority", "tenant", "body_bytes", "model_fixed", "subset", "token_blocks"],
     }
     assert set(Decided.__struct_fields__) == {
         *["strategy", "chosen", "refused", "unknown", "queued", "model", "queued_s"],

@@ -23,7 +23,7 @@ async def ended(stream: Agent) -> grpc.StatusCode:
 async def test_a_snapshot_is_applied_and_acknowledged() -> None:
     async with router() as to, agent(to) as stream:
         answer = await stream.say(snapshot_message(sequence=7))
-        assert answer == Acknowledgement(node_id="gpu-1", sequence=7, verdict=APPLIED)
+        assert answer == Acknowledgement(node_id="gpu-1", sequence=7, verdict=APPLIED, takes_several=True)
         taken = to.snapshot()
         assert taken is not None
         assert (taken.host, taken.sequence) == ("10.0.0.1:8000", 7)
@@ -119,10 +119,10 @@ async def test_a_stream_waits_by_one_task_and_a_drain_does_not_cancel_it() -> No
 
     async with router() as to, agent(to) as stream:
         await stream.say(snapshot_message())
-        reads = await until(lambda: running("_ServicerContext.read"))
+        reads = await until(lambda: running("Waits._take_each"))
         assert isinstance(reads, list)
         assert len(reads) == 1
-        assert running("Event.wait") == []
+        assert running("_ServicerContext.read") == running("Event.wait") == []
         to.ingest.drain()
         assert await ended(stream) is grpc.StatusCode.OK
         await until(reads[0].done)

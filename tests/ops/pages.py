@@ -18,10 +18,10 @@ Client = TestClient[Request, Application]
 
 
 class Admin:
-    def __init__(self) -> None:
+    def __init__(self, **settings: Any) -> None:
         self.now_s = 100.0
         self.draining = False
-        self.balancer = Balancer(BalancerSettings(), started_s=0.0)
+        self.balancer = Balancer(BalancerSettings(**settings), started_s=0.0)
         self.metrics = Metrics()
         self.app = admin.build(
             self.balancer,

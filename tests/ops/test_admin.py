@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
 
 from extproc.core.outcome import Answered, Ending
 from extproc.core.policy import RoutingPolicy
@@ -84,6 +85,22 @@ async def test_a_node_is_ready_only_while_the_word_that_says_so_counts(
     of.now_s += age_s - 0.5
     (node,) = (await page(client, "/nodes"))["nodes"]
     assert (node["state"], node["freshness"], node["ready"]) == (state.value, freshness, ready)
+
+
+async def test_a_static_node_is_shown_as_one_and_is_enough_to_be_ready() -> None:
+    of = Admin(static_nodes=[{"host": "10.0.0.1:8000"}])
+    async with TestClient(TestServer(of.app)) as client:
+        assert await page(client, "/readyz") == {"ready": True, "nodes": 1, "nodes_ready": 0, "nodes_static": 1}
+        (node,) = (await page(client, "/nodes"))["nodes"]
+        assert (node["node_id"], node["host"], node["state"]) == ("10.0.0.1:8000", "10.0.0.1:8000", "ready")
+        assert (node["static"], node["freshness"], node["age_s"], node["ready"]) == (True, "unknown", None, False)
+        async with client.get("/metrics") as response:
+            metrics = await response.text()
+        assert 'extproc_nodes{freshness="unknown",state="ready"} 1.0' in metrics
+        assert "extproc_node_snapshot_age_seconds{" not in metrics, "nobody knows"
+        of.report("a", host="10.0.0.1:8000")
+        (node,) = (await page(client, "/nodes"))["nodes"]
+        assert (node["node_id"], node["static"]) == ("a", False)
 
 
 async def test_nodes_are_sorted_and_one_can_be_asked_for(of: Admin, client: Client) -> None:

@@ -95,6 +95,9 @@ class Constant:
         assert not add_special_tokens
         return [1] * len(texts)
 
+    def ids(self, texts: Sequence[str]) -> list[bytes]:
+        return [bytes(4)] * len(texts)
+
 
 def test_where_counts_do_not_add_up_after_all_chats_are_left_whole() -> None:
     tokens = added_tokens(tokenizer_with(START, END))

@@ -74,6 +74,10 @@ class Broken:
         msg = "broken"
         raise RuntimeError(msg)
 
+    def ids(self, texts: Sequence[str]) -> list[bytes]:  # noqa: ARG002
+        msg = "broken"
+        raise RuntimeError(msg)
+
 
 @pytest.mark.usefixtures("where")
 async def test_a_fault_of_ours_is_an_estimate(metrics: Metrics) -> None:

@@ -63,7 +63,7 @@ def rewriting(tmp_path_factory: pytest.TempPathFactory) -> Tokenizers:
     return loaded(known=write(tmp_path_factory.mktemp("tokens") / "rewriting", REWRITING))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(turns=st.lists(contents, min_size=1, max_size=8), rewrites=st.booleans(), cache=st.sampled_from([0, 600, 2**20]))
 def test_a_chat_grown_turn_by_turn_counts_as_from_scratch(
     tokenizers: Tokenizers, rewriting: Tokenizers, turns: list[str], rewrites: bool, cache: int

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from extproc.tokens.pieces import ENTRY_BYTES, PIECES_MAX, PieceCounts, cut
+from extproc.tokens.pieces import ENTRY_BYTES, PIECES_MAX, KnownPieces, cut
 
 MARK = "<|im_start|>"
 TEXTS = st.lists(st.sampled_from([MARK, "a", "user\nhi", "<|im_", "start|>", "é", ""])).map("".join)
@@ -47,7 +47,7 @@ def test_without_a_boundary_a_text_is_one_piece() -> None:
 
 
 def test_known_pieces_are_added_up_and_the_others_are_left_to_encode() -> None:
-    known = PieceCounts(10 * ENTRY_BYTES)
+    known = KnownPieces(10 * ENTRY_BYTES)
     first = known.look_up(["a", "é", "a"], seed=1)
     assert (first.pieces, first.known_tokens, first.new_bytes) == (["a", "é", "a"], 0, 4)
     known.keep(first.keys, [5, 7, 5])
@@ -56,14 +56,14 @@ def test_known_pieces_are_added_up_and_the_others_are_left_to_encode() -> None:
 
 
 def test_another_seed_knows_nothing() -> None:
-    known = PieceCounts(10 * ENTRY_BYTES)
+    known = KnownPieces(10 * ENTRY_BYTES)
     known.keep(known.look_up(["a"], seed=1).keys, [5])
     assert known.look_up(["a"], seed=2).known_tokens == 0
 
 
 @pytest.mark.parametrize("bytes_max", [0, ENTRY_BYTES - 1])
 def test_no_room_keeps_nothing(bytes_max: int) -> None:
-    known = PieceCounts(bytes_max)
+    known = KnownPieces(bytes_max)
     known.keep(known.look_up(["a"], seed=1).keys, [5])
     assert known.bytes_held == 0
     assert known.look_up(["a"], seed=1).known_tokens == 0
@@ -71,7 +71,7 @@ def test_no_room_keeps_nothing(bytes_max: int) -> None:
 
 def test_lone_surrogates_have_no_bytes_to_hash() -> None:
     with pytest.raises(UnicodeEncodeError):
-        PieceCounts(ENTRY_BYTES).look_up(["\ud800"], seed=1)
+        KnownPieces(ENTRY_BYTES).look_up(["\ud800"], seed=1)
 
 
 class LeastRecentlyUsed(RuleBasedStateMachine):
@@ -79,7 +79,7 @@ class LeastRecentlyUsed(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.known = PieceCounts(4 * ENTRY_BYTES + 1)
+        self.known = KnownPieces(4 * ENTRY_BYTES + 1)
         self.model: OrderedDict[str, int] = OrderedDict()
 
     @rule(pieces=st.lists(st.sampled_from("abcdefgh"), max_size=6))

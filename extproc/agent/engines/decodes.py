@@ -2,12 +2,17 @@
 
 Two counters know it nearly: requests that got their first token, less requests that finished. Their difference
 is the active decodes plus an offset, and the offset drifts: an aborted request got its first token and never
-counts as finished, a preempted one leaves the batch and comes back, a pooling request finishes without any token.
-So only differences are used, and the offset is set anew
+counts as finished, a pooling request finishes without any token. So only differences are used, and the offset is set
+anew
 
 - whenever the engine is idle, since then there are no decodes, and the engine's own start is such a moment;
-- whenever the result is not in 0..running, to the nearest bound. After `VIOLATIONS_MAX` of these without an
-  idle moment between them the drift is faster than the corrections, and the count is absent until the next one.
+- whenever the result is out of bounds, so that it becomes 0 or running, whichever is nearer. After `VIOLATIONS_MAX` of
+  these without an idle moment between them the drift is faster than the corrections, and the count is absent until
+  the next one.
+
+A preempted request is past its first token and waits again, to be computed anew: it is no drift. vLLM counts it as
+preempted only when it gets its next token, so any of the waiting requests may be one, and the bounds of those past
+their first token are 0 and all requests. Those beyond the batch count as pending prefills, which they are.
 """
 
 import math
@@ -57,7 +62,7 @@ def count_decodes(
         return None, before
     estimate = difference - before.offset
     decodes = min(max(estimate, 0.0), float(running))
-    if decodes == estimate:
+    if 0 <= estimate <= running + waiting:
         return int(decodes), before
     after = Drift(offset=difference - decodes, violations=before.violations + 1)
     return (int(decodes) if after.violations < VIOLATIONS_MAX else None), after

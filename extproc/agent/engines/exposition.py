@@ -48,6 +48,11 @@ def samples_of(text: str, names: Collection[str]) -> Page:
     return page
 
 
+def unescaped(text: str) -> str:
+    """What a text between quotes means."""
+    return _ESCAPE.sub(lambda escape: _ESCAPED[escape[0]], text)
+
+
 def sums_by(page: Page, name: str, label: str) -> dict[str, float]:
     """One metric's sums by a label's value; samples without the label count as one more, ""."""
     sums: dict[str, float] = {}
@@ -88,7 +93,7 @@ def _sample_of(line: str) -> Sample | None:
             name, value = label.groups()
             if name in labels:
                 return None
-            labels[name] = _ESCAPE.sub(lambda escape: _ESCAPED[escape[0]], value) if "\\" in value else value
+            labels[name] = unescaped(value) if "\\" in value else value
             position = label.end()
         end = _LABELS_END.match(line, position)
         if end is None:

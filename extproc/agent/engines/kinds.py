@@ -2,14 +2,17 @@
 
 import re
 
-from extproc.agent.engines import llamacpp, triton, trtllm, vllm
+from extproc.agent.engines import llamacpp, lmdeploy, sglang, tgi, triton, trtllm, vllm
 from extproc.agent.engines.enginekind import EngineKind
 
 ADAPTERS = {
     EngineKind.VLLM: vllm.ADAPTER,
+    EngineKind.SGLANG: sglang.ADAPTER,
     EngineKind.TRTLLM: trtllm.ADAPTER,
     EngineKind.TRITON: triton.ADAPTER,
+    EngineKind.TGI: tgi.ADAPTER,
     EngineKind.LLAMACPP: llamacpp.ADAPTER,
+    EngineKind.LMDEPLOY: lmdeploy.ADAPTER,
 }
 """Those that need no mapping."""
 
@@ -18,9 +21,12 @@ METRICS_PATHS = ("/metrics", "/prometheus/metrics")
 
 _KINDS = {
     "vllm:": EngineKind.VLLM,
+    "sglang:": EngineKind.SGLANG,
     "trtllm_": EngineKind.TRTLLM,
     "nv_trt_llm_": EngineKind.TRITON,
+    "tgi_": EngineKind.TGI,
     "llamacpp:": EngineKind.LLAMACPP,
+    "lmdeploy:": EngineKind.LMDEPLOY,
 }
 _PREFIX = re.compile(rf"^({'|'.join(map(re.escape, _KINDS))})", re.MULTILINE)
 

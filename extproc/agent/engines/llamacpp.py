@@ -34,7 +34,10 @@ _DECODED_S = "llamacpp:tokens_predicted_seconds_total"
 _COMPUTED = "llamacpp:prompt_tokens_total"  # without what came from the cache
 _CACHED = "llamacpp:prompt_tokens_cached_total"
 _PREFILL_S = "llamacpp:prompt_seconds_total"
-_COUNTERS = (_DECODED, _COMPUTED, _CACHED, "llamacpp:n_decode_total")
+_STEPS = "llamacpp:n_decode_total"
+_COUNTERS = (_DECODED, _COMPUTED, _CACHED, _STEPS)
+_EXACT_MAX = 1_000_000
+"""From here on numbers are rounded: one that moves may look as if it stood still."""
 _WANTED = frozenset({_RUNNING, _WAITING, _DECODED_S, _PREFILL_S, *_COUNTERS})
 
 
@@ -45,15 +48,25 @@ class _NextToken(msgspec.Struct, frozen=True):
 class _Slot(msgspec.Struct, frozen=True):
     n_ctx: int
     is_processing: bool
+    id_task: int = -1
     n_prompt_tokens: int = 0
     """The prompt's and the answer's tokens in the slot; absent before its first request."""
+    n_prompt_tokens_processed: int = 0
     next_token: list[_NextToken] | _NextToken = msgspec.field(default_factory=list)
     """One entry, which older versions write without the list."""
 
     @property
-    def decodes(self) -> bool:
+    def decoded(self) -> int:
         ahead = self.next_token if isinstance(self.next_token, list) else [self.next_token]
-        return self.is_processing and any(token.n_decoded > 0 for token in ahead)
+        return sum(token.n_decoded for token in ahead)
+
+    @property
+    def decodes(self) -> bool:
+        return self.is_processing and self.decoded > 0
+
+    @property
+    def mark(self) -> tuple[int, ...]:
+        return self.id_task, self.n_prompt_tokens, self.n_prompt_tokens_processed, self.decoded
 
 
 class _GenerationSettings(msgspec.Struct, frozen=True):
@@ -74,6 +87,8 @@ class Look:
 
     counters: Mapping[str, float]
     decoding: Total | None
+    marks: tuple[object, ...] = ()
+    """All that moves with a step."""
 
 
 def models_of(models: str, props: str | None) -> tuple[ServedModel, ...] | str:
@@ -128,6 +143,12 @@ def read(metrics: str | None, slots: str | None, before: Look | None) -> tuple[E
         used = sum(min(slot.n_prompt_tokens, slot.n_ctx) for slot in parsed if slot.is_processing)
         usage, available = used / blocks_total, blocks_total - used
 
+    slots_marks = None if isinstance(parsed, str) else tuple(slot.mark for slot in parsed)
+    marks = (counters, running, waiting, slots_marks)
+    has_work = (isinstance(running, int) and running > 0) or (isinstance(waiting, int) and waiting > 0)
+    counts_steps = slots_marks is not None or 0 <= counters.get(_STEPS, _EXACT_MAX) < _EXACT_MAX
+    frozen = before is not None and has_work and counts_steps and marks == before.marks
+
     reading = reading_from(
         {
             "requests_running": running,
@@ -150,8 +171,9 @@ def read(metrics: str | None, slots: str | None, before: Look | None) -> tuple[E
             "adapter_slots_free": NOT_TOLD,
         },
         restarted=restarted,
+        frozen=frozen,
     )
-    return reading, Look(counters, decoding)
+    return reading, Look(counters, decoding, marks)
 
 
 def _looked_up(computed: int | str, cached: int | str) -> int | str:

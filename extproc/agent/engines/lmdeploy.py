@@ -14,9 +14,11 @@ from extproc.agent.engines.pagevalues import (
     count_over,
     counters_in,
     mean_ms,
+    remembered,
     requests_of,
     restarted,
     seconds_over,
+    seconds_told,
     share_over,
     sum_of,
     totals_in,
@@ -33,17 +35,17 @@ _PROMPT = "lmdeploy:prompt_tokens_total"
 _FIRST_TOKEN = "lmdeploy:time_to_first_token_seconds"  # noqa: S105 - a metric
 _PREFILL = ("lmdeploy:request_prefill_time_seconds", _FIRST_TOKEN)
 _DECODE = ("lmdeploy:time_per_output_token_seconds",)
-_GAPS_S = "lmdeploy:iter_token_latency_sum"
+_GAP = "lmdeploy:iter_token_latency"
 _STARTED = "process_start_time_seconds"
 _COUNTERS = (
     _PROMPT,
     "lmdeploy:generation_tokens_total",
     "lmdeploy:request_success_total",
-    *(f"{name}_count" for name in (*_PREFILL, *_DECODE)),
+    *(f"{name}_count" for name in (*_PREFILL, *_DECODE, _GAP)),
 )
 _WANTED = frozenset(
-    {_RUNNING, _WAITING, _API_WAITING, _KV_USAGE, _HIT_RATE, _GAPS_S, _STARTED, *_COUNTERS}
-    | {f"{name}_sum" for name in (*_PREFILL, *_DECODE)}
+    {_RUNNING, _WAITING, _API_WAITING, _KV_USAGE, _HIT_RATE, _STARTED, *_COUNTERS}
+    | {f"{name}_sum" for name in (*_PREFILL, *_DECODE, _GAP)}
 )
 
 
@@ -51,13 +53,11 @@ def read(metrics: str, before: Look | None) -> tuple[EngineReading, Look]:
     """One look at /metrics. Raises for no input."""
     page = samples_of(metrics, _WANTED)
     started_at_s = sum_of(page, _STARTED)
-    counters = counters_in(page, _COUNTERS, "engine", before)
+    counters = counters_in(page, _COUNTERS, "engine")
     began_anew = restarted(started_at_s, counters, before)
     if began_anew:
         before = None
-        counters = counters_in(page, _COUNTERS, "engine", None)
-    totals = totals_in(page, (*_PREFILL, *_DECODE))
-    decode_s = seconds_over(page, _GAPS_S)
+    totals = totals_in(page, (*_PREFILL, *_DECODE, _GAP))
     reading = reading_from(
         {
             "requests_running": requests_of(page, _RUNNING),
@@ -79,9 +79,9 @@ def read(metrics: str, before: Look | None) -> tuple[EngineReading, Look]:
         },
         restarted=began_anew,
         started_at_s=started_at_s,
-        decode_seconds_total=decode_s if isinstance(decode_s, float) else None,
+        decode_seconds_total=seconds_told((_GAP,), totals),
     )
-    return reading, Look(started_at_s, counters, totals=totals)
+    return reading, Look(started_at_s, remembered(counters, before), totals=totals)
 
 
 def _waiting(page: Page) -> int | str:

@@ -128,14 +128,18 @@ def mean_ms(names: Sequence[str], totals: Mapping[str, Total], before: Look | No
     return f"{names[0]} is missing"
 
 
-def counters_in(page: Page, names: Iterable[str], label: str, before: Look | None) -> dict[tuple[str, str], float]:
-    """Counters by metric and by the label's value, for `restarted` and for the next look.
+def counters_in(page: Page, names: Iterable[str], label: str) -> dict[tuple[str, str], float]:
+    """Counters by metric and by the label's value, for `restarted`."""
+    return {(name, value): sum_ for name in names for value, sum_ in sums_by(page, name, label).items()}
 
-    One that is not on the page stays as it was: series appear with their first count, so after a start there is
-    nothing that could be less than before.
+
+def remembered(counters: Mapping[tuple[str, str], float], before: Look | None) -> Mapping[tuple[str, str], float]:
+    """What the next look compares its counters with.
+
+    One that is not on the page stays as it was: where series appear with their first count, there is nothing after a
+    start that could be less than before.
     """
-    counted = {(name, value): sum_ for name in names for value, sum_ in sums_by(page, name, label).items()}
-    return counted if before is None else {**before.counters, **counted}
+    return counters if before is None else {**before.counters, **counters}
 
 
 def seconds_told(names: Sequence[str], totals: Mapping[str, Total]) -> float | None:

@@ -23,9 +23,10 @@ from extproc.agent.engines.pagevalues import (
     available_of,
     counters_in,
     mean_ms,
+    remembered,
     requests_of,
     restarted,
-    seconds_over,
+    seconds_told,
     stands_still,
     sum_of,
     totals_in,
@@ -79,17 +80,15 @@ def read(metrics: str, before: Look | None) -> tuple[EngineReading, Look]:
     """One look at /metrics. Raises for no input."""
     page = _of_lowest_ranks(samples_of(metrics, _WANTED))
     started_at_s = sum_of(page, _STARTED)
-    counters = counters_in(page, _COUNTERS, _RANK, before)
+    counters = counters_in(page, _COUNTERS, _RANK)
     began_anew = restarted(started_at_s, counters, before)
     if began_anew:
         before = None
-        counters = counters_in(page, _COUNTERS, _RANK, None)
 
     running, waiting = requests_of(page, _RUNNING), _waiting(page)
     usage, blocks_total, block_size = kv_cache_of(page)
     prefill_ms, prefill_totals = sglangtotals.prefill_latency_of(page, before)
     totals = {**prefill_totals, **totals_in(page, _DECODE)}
-    decode_s = seconds_over(page, f"{_DECODE[0]}_sum")
     marks = tuple(sum_of(page, name) for name in _MOVES)
     reading = reading_from(
         {
@@ -109,9 +108,9 @@ def read(metrics: str, before: Look | None) -> tuple[EngineReading, Look]:
         restarted=began_anew,
         frozen=stands_still(marks, len(_STEPS), 0, waiting, before),
         started_at_s=started_at_s,
-        decode_seconds_total=decode_s if isinstance(decode_s, float) else None,
+        decode_seconds_total=seconds_told(_DECODE[:1], totals),
     )
-    return reading, Look(started_at_s, counters, totals=totals, marks=marks)
+    return reading, Look(started_at_s, remembered(counters, before), totals=totals, marks=marks)
 
 
 def _of_lowest_ranks(page: Page) -> dict[str, list[Sample]]:

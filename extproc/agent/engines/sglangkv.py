@@ -56,7 +56,7 @@ def _blocks(page: Page) -> tuple[dict[str, float], list[Sample], str]:
 
     Where the pages are not told, the cache's tokens are: then a block is one token.
     """
-    if _PAGES in page:
+    if _PAGES in page or _PAGE_SIZE in page:
         return sums_by(page, _PAGES, RANK), page.get(_PAGE_SIZE, []), _PAGES
     if _CONFIG in page:
         blocks, sizes = {}, []

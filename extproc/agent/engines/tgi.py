@@ -2,8 +2,8 @@
 
 A request is in its queue, then in a prefill where no gauge counts it, then in the current batch: what is in the batch
 is past its first token, and the queue is what waits for one. Each step is one of the whole batch, so the time of one is
-the time of a token. It tells nothing of its KV cache: `tgi_batch_current_max_tokens` is what the batch may grow to, with
-nothing to compare it with. Prompts are counted as they arrive, with what is found in the cache; first tokens are not.
+the time of a token. It tells nothing of its KV cache: `tgi_batch_current_max_tokens` is what the batch may grow to,
+with nothing to compare it with. Prompts are counted as they arrive, with what the cache has; first tokens are not.
 """
 
 import msgspec
@@ -15,6 +15,7 @@ from extproc.agent.engines.pagevalues import (
     Look,
     counters_in,
     mean_ms,
+    remembered,
     requests_of,
     restarted,
     stands_still,
@@ -60,11 +61,10 @@ def models_of(info: str | None, models: str | None) -> tuple[ServedModel, ...] |
 def read(metrics: str, before: Look | None) -> tuple[EngineReading, Look]:
     """One look at /metrics. Raises for no input."""
     page = samples_of(metrics, _WANTED)
-    counters = counters_in(page, _COUNTERS, "method", before)
+    counters = counters_in(page, _COUNTERS, "method")
     began_anew = restarted(None, counters, before)
     if began_anew:
         before = None
-        counters = counters_in(page, _COUNTERS, "method", None)
     running, waiting = requests_of(page, _RUNNING), requests_of(page, _WAITING)
     steps = {method: total_where(page, _STEP, {"method": method}) for method in (_PREFILL, _DECODE)}
     totals = {name: total for name, total in {**steps, _TOKEN: total_where(page, _TOKEN, {})}.items() if total}
@@ -95,7 +95,7 @@ def read(metrics: str, before: Look | None) -> tuple[EngineReading, Look]:
         restarted=began_anew,
         frozen=stands_still(marks, len(_STEPS), running, waiting, before),
     )
-    return reading, Look(counters=counters, totals=totals, marks=marks)
+    return reading, Look(counters=remembered(counters, before), totals=totals, marks=marks)
 
 
 def _info_of(info: str | None) -> _Info | str:

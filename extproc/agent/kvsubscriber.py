@@ -1,0 +1,119 @@
+"""Hearing an engine's KV events over ZeroMQ: one socket for each of its publishers.
+
+A message has three frames: topic, number (8 bytes, big-endian) and payload. Where a number is left out, the engine is
+asked for what was missed, if it keeps that: at its replay endpoint (a ROUTER) it answers a number with all messages
+from there on that it still has, and then the number -1.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import structlog
+import zmq
+import zmq.asyncio
+
+from extproc.agent.kvsettings import KvEventsConfig, at_rank
+from extproc.agent.kvwatch import KvWatch
+
+RETRY_S: Final = 5.0
+"""After this long a socket that could not be opened is tried again."""
+REPLAY_S: Final = 5.0
+"""How long messages that are sent again may take to come."""
+MESSAGES_WAITING_MAX: Final = 1000
+"""That have come and were not taken yet. Further ones are missed."""
+REPLAYED_WAITING_MAX: Final = 10_000
+"""Of those that are sent again; as many as vLLM keeps."""
+RECONNECT_MS: Final = 100
+RECONNECT_MS_MAX: Final = 2000
+_NUMBER_BYTES: Final = 8
+_END: Final = b"\xff" * _NUMBER_BYTES
+
+Message = tuple[int, bytes]
+Socket = zmq.asyncio.Socket
+
+
+class KvSubscriber:
+    """Hears one engine's publishers until it is cancelled. No engine makes it raise."""
+
+    def __init__(
+        self,
+        config: KvEventsConfig,
+        watch: KvWatch,
+        clock: Callable[[], float],
+        log: structlog.typing.FilteringBoundLogger,
+    ) -> None:
+        self._config = config
+        self._watch = watch
+        self._clock = clock
+        self._log = log
+
+    async def run(self, context: zmq.asyncio.Context) -> None:
+        """Hear them."""
+        await asyncio.gather(*(self._keep_hearing(context, rank) for rank in range(self._config.ranks)))
+
+    async def _keep_hearing(self, context: zmq.asyncio.Context, rank: int) -> None:
+        told = ""
+        while True:
+            try:
+                await self._hear(context, rank)
+            except zmq.ZMQError as error:
+                if str(error) != told:
+                    told = str(error)
+                    self._log.warning("KV events not heard", endpoint=self._endpoint(rank), reason=told)
+            await asyncio.sleep(RETRY_S)
+
+    def _endpoint(self, rank: int) -> str:
+        return at_rank(self._config.endpoint, rank)
+
+    async def _hear(self, context: zmq.asyncio.Context, rank: int) -> None:
+        with self._socket(context, zmq.SUB, MESSAGES_WAITING_MAX) as socket:
+            socket.subscribe(self._config.topic)
+            if self._config.bind:
+                socket.bind(self._endpoint(rank))
+            else:
+                socket.connect(self._endpoint(rank))
+            if self._config.replay is not None:
+                await self._hear_again(context, rank, 0, 1)
+            while True:
+                message = _message_of(await socket.recv_multipart())
+                if message is None:
+                    self._watch.counts.malformed += 1
+                    continue
+                number, payload = message
+                missing = self._watch.missing_before(rank, number)
+                if missing is not None and self._config.replay is not None:
+                    await self._hear_again(context, rank, missing, number)
+                self._watch.heard(rank, number, payload, self._clock())
+
+    async def _hear_again(self, context: zmq.asyncio.Context, rank: int, first: int, before: int) -> None:
+        """Take all from this number on that the engine sends again, in `REPLAY_S` at most."""
+        assert self._config.replay is not None
+        with self._socket(context, zmq.DEALER, REPLAYED_WAITING_MAX) as socket, contextlib.suppress(TimeoutError):
+            socket.connect(at_rank(self._config.replay, rank))
+            async with asyncio.timeout(REPLAY_S):
+                await socket.send_multipart([b"", first.to_bytes(_NUMBER_BYTES, "big")])
+                while (frames := await socket.recv_multipart())[-2:-1] != [_END]:
+                    if (message := _message_of(frames)) is not None:
+                        self._watch.heard(rank, *message, self._clock(), before)
+            self._watch.all_heard_again(rank)
+
+    @contextlib.contextmanager
+    def _socket(self, context: zmq.asyncio.Context, kind: int, waiting_max: int) -> Iterator[Socket]:
+        socket = context.socket(kind)
+        try:
+            socket.linger = 0
+            socket.ipv6 = True
+            socket.rcvhwm = waiting_max
+            socket.maxmsgsize = self._config.message_bytes_max
+            socket.reconnect_ivl, socket.reconnect_ivl_max = RECONNECT_MS, RECONNECT_MS_MAX
+            yield socket
+        finally:
+            socket.close()
+
+
+def _message_of(frames: Sequence[bytes]) -> Message | None:
+    if len(frames) < 3 or len(frames[-2]) != _NUMBER_BYTES:
+        return None
+    return int.from_bytes(frames[-2], "big"), frames[-1]

@@ -1,0 +1,110 @@
+"""Engines that tell the truth are believed, however constant, full, slow or fast they are."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extproc.agent.engines.reading import EngineReading
+from tests.agent.enginemodel import Engine, Lie, Watched, honest
+from tests.agent.pages import sample
+
+
+def doubted(watched: Watched, seconds: int) -> dict[str, str]:
+    """All that was doubted in so many looks."""
+    found: dict[str, str] = {}
+    for _ in range(seconds):
+        found |= watched.look().absent
+    return found
+
+
+@settings(max_examples=25)
+@given(
+    per_tick=st.sampled_from([0.0, 0.02, 0.3, 1.5, 4.0]),
+    clients=st.sampled_from([0, 1, 4, 40]),
+    batch=st.sampled_from([1, 8, 64]),
+    tokens=st.sampled_from([1, 300, 20_000]),
+    prefill_ticks=st.sampled_from([1, 5, 30]),
+    decode_ticks=st.sampled_from([0, 2, 30, 600]),
+    seed=st.integers(0, 99),
+)
+def test_no_load_makes_an_honest_engine_a_liar(
+    per_tick: float, clients: int, batch: int, tokens: int, prefill_ticks: int, decode_ticks: int, seed: int
+) -> None:
+    engine = Engine(per_tick, clients, batch, tokens, prefill_ticks, decode_ticks, seed)
+    watched = Watched(engine)
+    assert doubted(watched, 60) == {}
+    engine.per_tick *= 3  # and then more than it can do
+    assert doubted(watched, 40) == {}
+    engine.per_tick = engine.clients = 0
+    assert doubted(watched, 20) == {}
+
+
+@pytest.mark.parametrize("seconds", [31, 120])
+def test_clients_that_wait_for_their_answers_hold_everything_constant(seconds: int) -> None:
+    engine = Engine(clients=8, batch=8, decode_ticks=1)
+    watched = Watched(engine, lambda reading, _: {"requests_running": 8, "requests_waiting": 0})
+    assert doubted(watched, seconds) == {}
+
+
+def test_a_queue_that_starves_behind_others_is_believed() -> None:
+    """Requests of a higher priority pass it: it stands still, or grows, and those that are served never waited."""
+    watched = Watched(Engine(0.5, batch=64), lambda reading, look: {"requests_waiting": 5000, "pending_prefills": 5000})
+    assert doubted(watched, 90) == {}
+
+
+def test_usage_that_is_rounded_to_hundredths_is_believed() -> None:
+    def rounded(reading: EngineReading, _: int) -> dict[str, object]:
+        return {"kv_usage": round(reading.kv_usage or 0.0, 2)}
+
+    assert doubted(Watched(Engine(0.3, tokens=100), rounded), 90) == {}
+    assert doubted(Watched(Engine(clients=8, tokens=1500), rounded), 90) == {}
+
+
+def test_a_full_cache_stays_full() -> None:
+    full: Lie = lambda reading, _: {"kv_usage": 0.98, "kv_blocks_available": 200}  # noqa: E731
+    assert doubted(Watched(Engine(0.5), full), 90) == {}
+
+
+def test_a_burst_while_nobody_looked_proves_nothing() -> None:
+    engine = Engine()
+    watched = Watched(engine)
+    assert doubted(watched, 29) == {}
+    engine.per_tick = 3.0
+    engine.run(600)
+    engine.per_tick = 0.0
+    engine.run(600)
+    assert doubted(watched, 40) == {}
+
+
+def test_looks_that_come_fast_are_not_more_than_they_span() -> None:
+    """Answers come and go between two looks of a second; of a twentieth of a second thirty are soon there."""
+    watched = Watched(Engine(0.5), honest)
+    assert {} == {name: why for _ in range(300) for name, why in watched.look(0.1).absent.items()}
+
+
+def test_six_digits_do_not_make_a_total_fall() -> None:
+    def six_digits(reading: EngineReading, _: int) -> dict[str, object]:
+        return {"prefill_tokens_total": int(float(f"{10**9 + (reading.prefill_tokens_total or 0):.6g}"))}
+
+    assert doubted(Watched(Engine(0.5), six_digits), 60) == {}
+    total = [1_000_000, 999_995, 1_000_001]  # a difference of two rounded ones
+    assert doubted(Watched(Engine(), lambda _, look: {"prefill_tokens_total": total[look % 3]}), 30) == {}
+
+
+def test_a_restart_begins_all_anew() -> None:
+    """Totals fall, and thirty looks are needed again."""
+    watched = Watched(Engine(0.5), lambda _, look: {"restarted": look == 29, "requests_running": 0})
+    watched.look_for(40)
+    watched.engine.totals = dict.fromkeys(watched.engine.totals, 0.0)
+    watched.lie = lambda _, look: {"restarted": look == 41}
+    assert doubted(watched, 30) == {}
+
+
+def test_captured_pages_are_believed() -> None:
+    from extproc.agent.doubts import Doubts
+    from extproc.agent.engines import vllm
+
+    doubts, look = Doubts(), None
+    for number, name in enumerate(("idle_fresh", "load_3", "after")):
+        reading, look = vllm.read(sample(f"vllm_0.32.0_cpu_{name}.prom"), look)
+        assert doubts.checked(reading, float(number)) == reading

@@ -1,0 +1,104 @@
+"""The documentation's table of what is read from which engine, proved on a full page of each."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from extproc.agent.engines.adapter import Pages
+from extproc.agent.engines.enginekind import EngineKind
+from extproc.agent.engines.kinds import ADAPTERS
+from extproc.agent.engines.reading import FIRST_LOOK, MEASURED, NOT_TOLD
+from tests.agent import sglangpages, test_lmdeploy, test_tgi
+from tests.agent.pages import sample, vllm_adapters, vllm_lines, vllm_totals
+
+DOCS = Path(__file__).parents[2] / "docs" / "agent.md"
+
+COLUMNS = {
+    "vLLM": EngineKind.VLLM,
+    "SGLang": EngineKind.SGLANG,
+    "TensorRT-LLM": EngineKind.TRTLLM,
+    "Triton": EngineKind.TRITON,
+    "TGI": EngineKind.TGI,
+    "llama.cpp": EngineKind.LLAMACPP,
+    "LMDeploy": EngineKind.LMDEPLOY,
+    "generic": EngineKind.GENERIC,
+}
+"""By the first word of their headings."""
+
+FIELDS = {
+    "kv_cache_usage": "kv_usage",
+    "kv_block_size": "kv_block_size_tokens",
+    "available_kv_blocks": "kv_blocks_available",
+    "running_count": "requests_running",
+    "waiting_queue_size": "requests_waiting",
+    "pending_prefill_count": "pending_prefills",
+    "active_decode_count": "active_decodes",
+    "avg_prefill_latency_ms": "prefill_latency_ms",
+    "avg_decode_ms_per_token": "decode_ms_per_token",
+}
+"""What a report calls otherwise than a reading."""
+
+TRTLLM = "".join(
+    f"trtllm_{name} {value}\n"
+    for name, value in {
+        "num_requests_running": 3,
+        "num_requests_waiting": 1,
+        "num_generation_requests": 2,
+        "scheduled_batch_size": 3,
+        "iteration_latency_seconds": 0.02,
+        "kv_cache_utilization": 0.25,
+        "kv_cache_max_blocks": 400,
+        "kv_cache_used_blocks": 100,
+        "kv_cache_tokens_per_block": 32,
+        "prompt_tokens_total": 90,
+        "prompt_cached_tokens_total": 30,
+    }.items()
+) + "".join(
+    f"trtllm_{name}_seconds_sum 1.5\ntrtllm_{name}_seconds_count 3\n"
+    for name in ("time_to_first_token", "request_prefill_time", "time_per_output_token")
+)
+TRITON = "".join(
+    f'nv_trt_llm_{metric}_metrics{{model="m",version="1",{label}="{kind}"}} {value}\n'
+    for metric, label, kinds in (
+        ("request", "request_type", {"active": 4, "scheduled": 3}),
+        ("inflight_batcher", "inflight_batcher_specific_metric", {"generation_requests": 2}),
+        ("kv_cache_block", "kv_cache_block_type", {"max": 400, "used": 100, "tokens_per": 64, "fraction": 0.25}),
+        ("general", "general_type", {"iteration_counter": 5}),
+    )
+    for kind, value in kinds.items()
+)
+FULL: dict[EngineKind, Pages] = {
+    EngineKind.VLLM: {"/metrics": vllm_lines(running=1) + vllm_totals(prompt=5, computed=5) + vllm_adapters(4, "a")},
+    EngineKind.SGLANG: {"/metrics": sglangpages.FULL},
+    EngineKind.TRTLLM: {"/prometheus/metrics": TRTLLM},
+    EngineKind.TRITON: {"/metrics": TRITON},
+    EngineKind.TGI: {"/metrics": test_tgi.page(queue=3, batch=7)},
+    EngineKind.LLAMACPP: {"/metrics": sample("llamacpp_b10434_load_2.prom"), "/slots": sample("llamacpp_slots.json")},
+    EngineKind.LMDEPLOY: {"/metrics": test_lmdeploy.page(running=1, prompt=5)},
+}
+
+
+def table() -> dict[str, dict[EngineKind, str]]:
+    """The cells by field, as the reading calls it, and by engine."""
+    section = DOCS.read_text().partition("## What is read from which engine")[2].partition("\n## ")[0]
+    rows = [
+        [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        for line in section.splitlines()
+        if line[:1] == "|"
+    ]
+    kinds = [COLUMNS[heading.split()[0]] for heading in rows[0][1:]]
+    assert kinds == list(COLUMNS.values())
+    cells = {
+        FIELDS.get(row[0].strip("`"), row[0].strip("`")): dict(zip(kinds, row[1:], strict=True)) for row in rows[2:]
+    }
+    assert cells.keys() >= set(MEASURED)
+    return cells
+
+
+@pytest.mark.parametrize("kind", ADAPTERS)
+def test_a_field_is_absent_in_the_table_if_and_only_if_the_engine_does_not_tell_it(kind: EngineKind) -> None:
+    reading, _ = ADAPTERS[kind].read(FULL[kind], None)
+    untold = {name for name, reason in reading.absent.items() if reason == NOT_TOLD}
+    assert {name for name in MEASURED if table()[name][kind] == "absent"} == untold
+    assert set(reading.absent.values()) <= {NOT_TOLD, FIRST_LOOK}, "the page is no full one"
