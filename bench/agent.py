@@ -115,7 +115,7 @@ async def of_llamacpp(folder: Path, serve: Serve, seconds: float) -> Cost:
         before_s = processor_s(server.process.pid)
         await asyncio.sleep(seconds)
         alone = (processor_s(server.process.pid) - before_s) / seconds
-        often = {"interval_s": OFTEN}
+        often = {"interval_s": OFTEN, "idle_interval_s": OFTEN}
         agent_pid = await held.enter_async_context(agent(folder, serve, [server.url], **often))
         share, server_share = await measured(agent_pid, server.process.pid, seconds)
     looks = 1 / 0.02

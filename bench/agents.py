@@ -1,11 +1,12 @@
 """Many agents in one process, as a router sees them: a stream each on a connection of its own, and reports that change.
 
-    python -m bench.agents ROUTER AGENTS NODES_EACH [--plain] [--still] [--slow 0]
+    python -m bench.agents ROUTER AGENTS NODES_EACH [--plain] [--slow 0]
 
-Reports are those of vLLM under load. `--plain`: agents that tell all nodes one by one, whole, and have each report
-acknowledged, as ones that know no better do. `--still`: nothing changes. `--slow`: so many agents besides that hold their
-streams open and send nothing, send half a message and no more of it, drip, or flood and read nothing.
-Prints a line when all streams are opened, and runs until it is ended.
+Reports are those of vLLM under load, each node's at a time of its own within the second. `--plain`: agents that tell
+all nodes one by one, whole, and have each report acknowledged, as ones do that know no better. `--slow`: so many agents
+besides that hold their streams open and send nothing, flood and read nothing, drip, or send half a message and no more.
+Prints a line when all streams are opened, one whenever a router has taken an agent's first report, and runs until it is
+ended.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ from extproc.pb.nodes_pb2 import AgentMessage
 from extproc.pb.nodes_pb2_grpc import NodesStub
 
 INTERVAL_S = 1.0
-BACKOFF_S_MAX = 5.0
+BACKOFF_S_MAX = 3.0
 """As agents' own."""
 DRIP_S = 0.05
 HALF_BYTES = 400
@@ -71,17 +72,14 @@ def loaded(number: int, sequence: int, chance: random.Random) -> Snapshot:
     )
 
 
-async def tell(offer: "Offer", numbers: range, phase_s: float, *, still: bool) -> None:
-    """Report these nodes once an interval."""
-    chance = random.Random(numbers.start)
-    latest = {number: loaded(number, 1, chance) for number in numbers}
+async def tell(offer: "Offer", number: int, phase_s: float) -> None:
+    """Report this node once an interval."""
+    chance = random.Random(number)
     next_s, sequence = time.monotonic() + phase_s, 0
     while True:
         await asyncio.sleep(max(0.0, next_s - time.monotonic()))
         next_s, sequence = next_s + INTERVAL_S, sequence + 1
-        for number in numbers:
-            told = replace(latest[number], sequence=sequence) if still else loaded(number, sequence, chance)
-            await offer.offer(Report(told, time.monotonic() - 0.004))
+        await offer.offer(Report(loaded(number, sequence, chance), time.monotonic() - 0.004))
 
 
 class Offer:
@@ -177,17 +175,25 @@ def slow_one(router: TcpAddress, number: int) -> "asyncio.Task[None]":
     return asyncio.create_task(ways[number % len(ways)]())
 
 
-async def run(router: TcpAddress, agents: int, nodes_each: int, *, plain: bool, still: bool, slow: int) -> None:
+async def run(router: TcpAddress, agents: int, nodes_each: int, slow: int, *, plain: bool) -> None:
     """Report until we are ended."""
-    tasks = [slow_one(router, number) for number in range(slow)]
+    slow_ones = [slow_one(router, number) for number in range(slow)]
+    telling = []
     for number in range(agents):
         offer = PlainOffer(router) if plain else Offer(router)
-        numbers = range(number * nodes_each, (number + 1) * nodes_each)
-        tasks.append(asyncio.create_task(tell(offer, numbers, number / agents * INTERVAL_S, still=still)))
+        for node in range(number * nodes_each, (number + 1) * nodes_each):
+            telling.append(asyncio.create_task(tell(offer, node, random.random() * INTERVAL_S)))
         if number % 50 == 0:
             await asyncio.sleep(0.05)  # handshakes shall not keep those that are there from reporting
     print("opened", flush=True)
-    await asyncio.gather(*tasks[slow:])
+    await asyncio.gather(*telling, *slow_ones)
+
+
+def say_reached(_: object, __: str, event: structlog.typing.EventDict) -> str:
+    """Of what agents log only that a router took their first report, and when."""
+    if event["event"] != "router reached":
+        raise structlog.DropEvent
+    return f"reached {time.monotonic()}"
 
 
 @click.command(help=__doc__)
@@ -195,13 +201,12 @@ async def run(router: TcpAddress, agents: int, nodes_each: int, *, plain: bool, 
 @click.argument("agents", type=int)
 @click.argument("nodes_each", type=int)
 @click.option("--plain", is_flag=True)
-@click.option("--still", is_flag=True)
 @click.option("--slow", default=0)
-def main(router: str, agents: int, nodes_each: int, *, plain: bool, still: bool, slow: int) -> None:
+def main(router: str, agents: int, nodes_each: int, slow: int, *, plain: bool) -> None:
     """Be them."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    structlog.configure(processors=[say_reached])
     host, _, port = router.rpartition(":")
-    uvloop.run(run(TcpAddress(host, int(port)), agents, nodes_each, plain=plain, still=still, slow=slow))
+    uvloop.run(run(TcpAddress(host, int(port)), agents, nodes_each, slow, plain=plain))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import re
 import statistics
 import time
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -69,10 +70,10 @@ def main() -> None:
         every = frozenset(re.findall(r"^[a-zA-Z_:][a-zA-Z0-9_:]*", text, re.MULTILINE))
         found = by_us(text, names)
         assert found == by_expression(text, names)
-        ours = milliseconds(lambda text=text, names=names: by_us(text, names), 20)
-        whole = milliseconds(lambda text=text, every=every: by_us(text, every), 5)
-        one = milliseconds(lambda text=text, names=names: by_expression(text, names), 20)
-        theirs = milliseconds(lambda text=text, names=names: by_prometheus(text, names), 1)
+        ours = milliseconds(partial(by_us, text, names), 20)
+        whole = milliseconds(partial(by_us, text, every), 5)
+        one = milliseconds(partial(by_expression, text, names), 20)
+        theirs = milliseconds(partial(by_prometheus, text, names), 1)
         table.add_row(
             page,
             f"{len(text) / 1000:.0f}",

@@ -19,7 +19,7 @@ from extproc.core.policy import RoutingPolicy
 from extproc.core.request import InferenceRequest, TokenCount
 from extproc.core.room import Limits
 from extproc.core.settings import EjectionSettings, PrefixSettings
-from extproc.core.snapshot import NodeLeft, NodeReported, NodeState, ServedModel
+from extproc.core.snapshot import KvBlocksTold, NodeLeft, NodeReported, NodeState, ServedModel
 from extproc.core.staticsettings import StaticModel, StaticNode
 from extproc.journal.balancer import JournaledBalancer, balancer, close
 from tests.core.fleet import MODEL, request, snapshot
@@ -111,9 +111,22 @@ _ROUTE = _call(
 _ADMIT = _call("admit", calls=st.sampled_from([1, 1, 2]))
 _WAIT = _call("wait", seconds=st.sampled_from([0.01, 0.3, 1.5, 7.0, 700.0]))
 _WHICH = st.integers(0, 8)
+_CHAINS = st.builds(
+    lambda chain, places: tuple(2**64 - 1 - chain * 1000 - place for place in places),
+    st.integers(0, 2),
+    st.sampled_from([range(0), range(20), range(3, 5), range(40)]),
+)
 _REST = st.one_of(
     _call("uninspected", trace_id=TEXTS, policy=st.none() | st.sampled_from(POLICIES), subset=SUBSETS),
     _call("served", which=_WHICH, host=st.sampled_from([*(snapshot(name).host for name in NODES), "10.9.9.9:1"])),
+    _call(
+        "kv_blocks",
+        node_id=st.sampled_from(NODES),
+        boot_id=st.sampled_from(["boot-1", "boot-1", "boot-1", "boot-2"]),
+        everything=st.booleans(),
+        stored=_CHAINS,
+        removed=_CHAINS,
+    ),
     _call("recount", which=_WHICH, tokens=st.integers(0, 9000)),
     _call("first_token", which=_WHICH),
     _call("leave", which=_WHICH),
@@ -173,11 +186,15 @@ def live(one: Balancer, life: Iterable[Call], name: str = "r") -> list[Decision]
             case "route":
                 policy, (chain, shared, own) = arguments.pop("policy"), arguments.pop("chain")
                 # Three families of prompts with a beginning in common; hashes have 64 bits.
-                blocks = [2**64 - 1 - chain * 1000 - place for place in range(shared)]
-                blocks += [number * 1000 + place for place in range(own)]
+                blocks = [2**64 - 1 - chain * 1000 - place for place in range(shared)] + [
+                    number * 1000 + place for place in range(own)
+                ]
                 decide = one.rehearse if arguments.pop("rehearsed", False) else one.route
-                sent.append(request(f"{name}{len(sent) + 1}", prompt_blocks=tuple(blocks), **arguments))
+                arguments |= dict.fromkeys(("prompt_blocks", "token_blocks"), tuple(blocks))
+                sent.append(request(f"{name}{len(sent) + 1}", **arguments))
                 decisions.append(decide(sent[-1], policy, now_s))
+            case "kv_blocks":
+                one.observe(KvBlocksTold(**arguments), now_s)
             case "served":
                 one.served(which, arguments["host"], now_s)
             case "uninspected":
@@ -228,7 +245,7 @@ def config(path: Path | None, **journal: Any) -> Config:
     return Config.model_construct(
         journal=settings,
         static_nodes=(StaticNode(host=snapshot("a").host, node_id="z", models=(StaticModel(name=MODEL),)),),
-        prefix=PrefixSettings(index_bytes_max=256 * 100, node_tokens=64 * 60),
+        prefix=PrefixSettings(index_bytes_max=256 * 100, node_tokens=64 * 60, kv_blocks_node_max=50),
         ejection=EjectionSettings(share_max=1),
         candidates_kept_max=2,
         classes=CLASSES,

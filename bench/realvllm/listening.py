@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import aiohttp
@@ -11,7 +11,7 @@ from aiohttp import web
 
 from bench.realvllm.recording import ROUNDED, Recording, series_of
 from extproc.config import Config
-from extproc.core.snapshot import Snapshot
+from extproc.core.snapshot import ServedModel, Snapshot
 from extproc.nodes import wire
 from extproc.pb.nodes_pb2 import Acknowledgement, AgentMessage, RouterMessage
 from extproc.pb.nodes_pb2_grpc import NodesServicer, add_NodesServicer_to_server
@@ -26,6 +26,8 @@ class KeepingRouter(NodesServicer):
     def __init__(self, recording: Recording, clock: Callable[[], float]) -> None:
         self._recording = recording
         self._clock = clock
+        self._models_of = ""
+        self._models: tuple[ServedModel, ...] | None = None
         self.refused: list[str] = []
         """Why snapshots were malformed."""
 
@@ -44,14 +46,17 @@ class KeepingRouter(NodesServicer):
         snapshot = wire.snapshot_of(message.snapshot, Config().hosts_allowed)
         if isinstance(snapshot, str):
             self.refused.append(snapshot)
-        else:
-            self._recording.snapshots.append((self._clock(), fields_of(snapshot)))
+            return
+        if snapshot.models is None and snapshot.boot_id == self._models_of:  # told before: they are the same
+            snapshot = replace(snapshot, models=self._models)
+        self._models_of, self._models = snapshot.boot_id, snapshot.models
+        self._recording.snapshots.append((self._clock(), fields_of(snapshot)))
 
 
 def fields_of(snapshot: Snapshot) -> dict[str, Any]:
     """What a snapshot says of vLLM, ready for JSON."""
     fields = {name: value for name, value in asdict(snapshot).items() if value is not None and name not in _ITS_OWN}
-    models = None if snapshot.models is None else [[one.name, one.context_length_tokens] for one in snapshot.models]
+    models = [[one.name, one.context_length_tokens] for one in snapshot.models or ()]
     absent = [list(pair) for pair in snapshot.absent if pair[0] not in _ITS_OWN]
     fields |= {name: round(value, ROUNDED) for name, value in fields.items() if isinstance(value, float)}
     return fields | {"state": snapshot.state.value, "models": models, "absent": absent}

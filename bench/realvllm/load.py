@@ -142,13 +142,13 @@ async def shared(clients: Clients) -> None:
 
 async def burst(clients: Clients) -> None:
     """More than the cache holds: some wait, and some of those that run are preempted."""
-    await _together(clients.ask(_tokens(f"burst {number}", 250), 120) for number in range(32))
+    await _together(clients.ask(_tokens(f"burst {number}", 250), 70) for number in range(28))
 
 
 async def aborted(clients: Clients) -> None:
     """A burst of which clients leave, some before and some after their first token."""
     enough = clients.answers.first_tokens + 8
-    asking = [asyncio.create_task(clients.ask(_tokens(f"left {number}", 250), 80)) for number in range(28)]
+    asking = [asyncio.create_task(clients.ask(_tokens(f"left {number}", 250), 50)) for number in range(24)]
     while True:
         await asyncio.sleep(POLL_S)
         if clients.answers.first_tokens >= enough:

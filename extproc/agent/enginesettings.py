@@ -19,6 +19,7 @@ from extproc.address import TcpAddress, UnixAddress
 from extproc.agent.engines.enginekind import EngineKind
 from extproc.agent.genericsettings import GenericConfig
 from extproc.agent.gpu.usage import GPUS_MAX, GpuName, name_of
+from extproc.agent.kvsettings import KvEventsConfig
 from extproc.core.request import MODEL_CHARS_MAX
 from extproc.core.snapshot import CONTEXT_LENGTH_TOKENS_MAX, MODELS_MAX
 
@@ -133,6 +134,8 @@ class EngineConfig(BaseModel):
     Empty: the machine's only GPU, if it has just one."""
     dcgm: Annotated[str, PlainValidator(_engine_url)] | None = None
     """The page of a DCGM exporter, to be asked for the GPUs instead of the machine's driver."""
+    kv_events: KvEventsConfig | None = None
+    """Where it publishes what its prefix cache has. `None`: that is not heard."""
     adapters_loadable: Annotated[tuple[ModelName, ...], Field(max_length=MODELS_MAX - 1)] = ()
     """LoRA adapters that the engine would load if they were asked for, by the names that clients write in `model`.
     Those that it lists itself are loaded, whether they stand here or not."""

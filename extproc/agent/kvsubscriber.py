@@ -19,6 +19,8 @@ from extproc.agent.kvwatch import KvWatch
 
 RETRY_S: Final = 5.0
 """After this long a socket that could not be opened is tried again."""
+REOPEN_S: Final = 0.2
+"""And one whose engine is gone."""
 REPLAY_S: Final = 5.0
 """How long messages that are sent again may take to come."""
 MESSAGES_WAITING_MAX: Final = 1000
@@ -58,34 +60,52 @@ class KvSubscriber:
         while True:
             try:
                 await self._hear(context, rank)
+                await asyncio.sleep(REOPEN_S)
             except zmq.ZMQError as error:
                 if str(error) != told:
                     told = str(error)
                     self._log.warning("KV events not heard", endpoint=self._endpoint(rank), reason=told)
-            await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(RETRY_S)
 
     def _endpoint(self, rank: int) -> str:
         return at_rank(self._config.endpoint, rank)
 
     async def _hear(self, context: zmq.asyncio.Context, rank: int) -> None:
+        """Until the connection is gone: ZeroMQ opens another by itself, but not to whom it has hung up on."""
         with self._socket(context, zmq.SUB, MESSAGES_WAITING_MAX) as socket:
             socket.subscribe(self._config.topic)
             if self._config.bind:
                 socket.bind(self._endpoint(rank))
+                await self._take_all(context, socket, rank)
             else:
+                hung_up = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
                 socket.connect(self._endpoint(rank))
-            if self._config.replay is not None:
-                await self._hear_again(context, rank, 0, 1)
-            while True:
-                message = _message_of(await socket.recv_multipart())
-                if message is None:
-                    self._watch.counts.malformed += 1
-                    continue
-                number, payload = message
-                missing = self._watch.missing_before(rank, number)
-                if missing is not None and self._config.replay is not None:
-                    await self._hear_again(context, rank, missing, number)
-                self._watch.heard(rank, number, payload, self._clock())
+                taking = asyncio.create_task(self._take_all(context, socket, rank))
+                ending = asyncio.ensure_future(hung_up.recv_multipart())
+                try:
+                    await asyncio.wait((taking, ending), return_when=asyncio.FIRST_COMPLETED)
+                    if taking.done():
+                        taking.result()
+                finally:
+                    for task in (taking, ending):
+                        task.cancel()
+                    await asyncio.gather(taking, ending, return_exceptions=True)
+                    socket.disable_monitor()
+                    hung_up.close()
+
+    async def _take_all(self, context: zmq.asyncio.Context, socket: Socket, rank: int) -> None:
+        if self._config.replay is not None:
+            await self._hear_again(context, rank, 0, 1)
+        while True:
+            message = _message_of(await socket.recv_multipart())
+            if message is None:
+                self._watch.counts.malformed += 1
+                continue
+            number, payload = message
+            missing = self._watch.missing_before(rank, number)
+            if missing is not None and self._config.replay is not None:
+                await self._hear_again(context, rank, missing, number)
+            self._watch.heard(rank, number, payload, self._clock())
 
     async def _hear_again(self, context: zmq.asyncio.Context, rank: int, first: int, before: int) -> None:
         """Take all from this number on that the engine sends again, in `REPLAY_S` at most."""

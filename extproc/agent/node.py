@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,6 +12,7 @@ from extproc.agent.engines.reading import MEASURED
 from extproc.agent.enginesettings import EngineConfig
 from extproc.agent.gpu.meter import GpuMeter
 from extproc.agent.gpu.usage import GpuUsage
+from extproc.agent.kvfeed import KvFeed
 from extproc.agent.nodelog import NOTHING_WRONG, NodeLog
 from extproc.agent.pace import Pace
 from extproc.agent.resolve import resolve
@@ -44,6 +45,7 @@ class Node:
             probe_timeout_s=config.probe_timeout_s,
         )
         self._gpu = gpu
+        self._kv = None if engine.kv_events is None else KvFeed(engine.kv_events, engine.node_id)
         self._pace = Pace(engine.node_id, config.interval_s, config.idle_interval_s)
         self._drain = Drain()
         self._hurry = asyncio.Event()
@@ -56,11 +58,15 @@ class Node:
         self._tell: Callable[[Report], None] | None = None
 
     async def __aenter__(self) -> Self:
+        if self._kv is not None:
+            await self._kv.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._kv is not None:
+            await self._kv.__aexit__(kind, error, trace)
         await self._watch.close()
         await self._pages.__aexit__(kind, error, trace)
 
@@ -84,17 +90,23 @@ class Node:
             assert self._seen is not None
             self._log.changes(None if report is None else report.snapshot.state, self.absent)
             if report is not None:
-                tell(report)
+                tell(self._with_kv(report))
             next_s = self._pace.next_s(self._seen[0], began_s)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(max(next_s, loop.time())):
                     await self._hurry.wait()
             self._hurry.clear()
 
+    def _with_kv(self, report: Report) -> Report:
+        return report if self._kv is None else replace(report, kv=self._kv.report(report.snapshot.boot_id))
+
     async def look(self) -> Report | None:
         """One report; `None` while the node's host has no address. Fills `absent`."""
         began_s = asyncio.get_running_loop().time()
-        sighting, gpu, _ = await asyncio.gather(self._watch.look(), self._gpu.usage(), self._resolve())
+        if self._host is None or self._host_is_old:
+            sighting, gpu, _ = await asyncio.gather(self._watch.look(), self._gpu.usage(), self._resolve())
+        else:
+            sighting, gpu = await asyncio.gather(self._watch.look(), self._gpu.usage())
         self._seen = sighting, gpu
         self._drain.saw(sighting, began_s)
         if self._drain.is_empty:
@@ -131,8 +143,7 @@ class Node:
         return values | shown | {"state": report.snapshot.state.value, "sample_age_s": round(age_s, 3)}
 
     async def _resolve(self) -> None:
-        if self._host is None or self._host_is_old:
-            self._host = await resolve(self._engine.host, self._resolve_within_s) or self._host
+        self._host = await resolve(self._engine.host, self._resolve_within_s) or self._host
 
     def _restate(self) -> None:
         """Tell what was seen last with the state that holds now, and look again at once."""
@@ -140,7 +151,7 @@ class Node:
         self._sequence += 1
         if self._tell is not None and self._seen is not None and (report := self._report()) is not None:
             self._log.changes(report.snapshot.state, self.absent)
-            self._tell(report)
+            self._tell(self._with_kv(report))
 
     def _report(self) -> Report | None:
         assert self._seen is not None

@@ -14,7 +14,6 @@ CONNECTIONS_MAX = 2
 """One is kept for all pages, which are asked for one after the other: a server with a thread for each connection, as
 llama.cpp's, has no more of them than that to spare, and none for a new one when clients hold the others. The second
 is for a probe."""
-_CHUNK_BYTES = 64 * 1024
 
 Headers = Mapping[str, str] | None
 
@@ -88,7 +87,7 @@ class EnginePages:
                 ) as response,
             ):
                 page = bytearray()
-                async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+                async for chunk in response.content.iter_any():
                     page += chunk
                     if len(page) > self._page_bytes_max:
                         response.close()

@@ -118,7 +118,7 @@ class AgentConfig(BaseModel):
     """Whether those calls are taken from other machines too."""
     page_bytes_max: int = Field(4 * 1024 * 1024, ge=1024, le=1024**3)
     """Longest page that is read from an engine."""
-    reconnect_backoff_s_max: Seconds = Field(5.0, ge=0.1, le=600)
+    reconnect_backoff_s_max: Seconds = Field(3.0, ge=0.1, le=600)
     """Longest pause before a lost router is tried again."""
     goodbye_s: Seconds = Field(1.0, ge=0, le=60)
     """How long the goodbyes may take at the end."""

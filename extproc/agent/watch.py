@@ -20,6 +20,8 @@ LATE_LOOKS_MAX = 10
 """So many looks in a row must find /health late before an engine that was up counts as down."""
 HEALTH_S = 5.0
 """So often /health is asked of an engine whose page shows that it computes."""
+KEPT_S = 5.0
+"""So long a sample is kept while its page is answered with what is none: routers call it old then."""
 
 _OF_NOBODY = "/metrics is of no engine that is known here"
 
@@ -229,7 +231,9 @@ class EngineWatch:
     async def _read(self, metrics: Answer | Unanswered, now_s: float, deadline_s: float) -> tuple[EngineReading, float]:
         adapter, self._computes = self._adapter, False
         if isinstance(metrics, Unanswered):
-            return self._sample or (unread(metrics.reason), now_s)
+            if self._sample is not None and (metrics.late or now_s - self._sample[1] < KEPT_S):
+                return self._sample
+            return unread(metrics.reason), now_s
         page = _text(self._metrics_path(), metrics)
         if adapter is not None:
             others = await self._texts(adapter.others, deadline_s)

@@ -27,6 +27,7 @@ _AGENT_OPTIONS = {
     "interval_s": "--interval",
     "idle_interval_s": "--idle-interval",
     "drain_s": "--drain",
+    "admin": "--admin",
     "tls": "--tls-ca",
     "tls.ca": "--tls-ca",
     "tls.certificate": "--tls-certificate",
@@ -39,6 +40,7 @@ _AGENTS_OWN = {
     "interval": "interval_s",
     "idle_interval": "idle_interval_s",
     "drain": "drain_s",
+    "admin": "admin",
     "token_file": "token_file",
 }
 """Options that are settings of the agent itself."""
@@ -114,6 +116,12 @@ def serve(file: Path | None, log_format: str, log_level: str) -> None:
 @click.option("--interval", help="How often to look and report, as 1s or 500ms.  [default: 1s]")
 @click.option("--idle-interval", help="The same while it has no requests.  [default: 2s, or --interval if longer]")
 @click.option("--drain", help="How long to report draining, after SIGTERM, while requests run.  [default: 20s]")
+@click.option(
+    "--admin",
+    envvar="EXTPROC_ADMIN",
+    show_envvar=True,
+    help="Where the agent itself answers, as 127.0.0.1:9005: probes, what it saw, `extproc drain`.  [default: nowhere]",
+)
 @click.option("--weight", type=float, help="Share in the fallback's round robin.  [default: 1]")
 @click.option(
     "--gpu",

@@ -103,14 +103,15 @@ class KvIndex:
         `coming` has the nodes, likewise as bits, to which a block is on its way. Takes about 0.1 µs for each block.
         """
         depths: dict[str, int] = {}
-        masks = self._masks
-        live = -1
+        find, also = self._masks.get, coming.get if coming else None
+        live, before = -1, None
         for depth, block in enumerate(blocks):
-            mask = masks.get(block, 0)
-            if coming:
-                mask |= coming.get(block, 0)
-            if live & mask == live:
+            mask = find(block, 0)
+            if also is not None:
+                mask |= also(block, 0)
+            if mask is before or live & mask == live:  # the first mostly, and it takes half the time
                 continue
+            before = mask
             if depth:
                 self._note(live & ~mask, depth, depths)
             live &= mask

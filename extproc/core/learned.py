@@ -31,9 +31,10 @@ class LearnedRates:
     decode time     the latest mean that the node reported
 
     What is known of the fleet is known from the nodes that are like most, within SPREAD of their median: whatever one
-    tells of itself, by fault or malice, it says little of the others.
+    tells of itself, by fault or malice, it says little of the others. Of a node that does not tell how long its prompts
+    are they are taken to be as long as any of these has them.
 
-    State: what each node told; the fleet's rate, decode time and step.
+    State: what each node told; the fleet's rate, decode time, step and longest prompts.
     """
 
     def __init__(self, expected: ExpectedRates) -> None:
@@ -45,6 +46,7 @@ class LearnedRates:
         self._step_s = min(expected.decode_s_per_token, STEP_S_MAX)
         self.busy_s = 0.0
         """Seconds in which nodes computed prompts, halved with what was learned of them."""
+        self._tokens_mean_most = float(expected.prefill_tokens)
         self._changes = 0
         """Of nodes, since what is known of the fleet was made."""
 
@@ -54,7 +56,9 @@ class LearnedRates:
         fleets = self.prefill_tokens_per_s
         if node is None:
             return Learned(fleets, float(self._expected.prefill_tokens))
-        mean = node.tokens_mean if node.tokens_mean is not None else float(self._expected.prefill_tokens)
+        mean = node.tokens_mean
+        if mean is None:
+            mean = self._tokens_mean_most if node.hides_prompts else float(self._expected.prefill_tokens)
         slowness = node.prefills.slowness(fleets, self._step_s)
         return Learned(fleets / slowness, mean, node.decode_s, node.trust.share)
 
@@ -83,6 +87,7 @@ class LearnedRates:
 
     def _observe_prefills(self, node: "_Node", snapshot: Snapshot, taken_at_s: float) -> None:
         tokens, seconds = snapshot.prefill_tokens_total, snapshot.prefill_seconds_total
+        node.hides_prompts = tokens is None or seconds is None or snapshot.first_tokens_total is None
         if tokens is None or seconds is None:
             return
         before, node.counters = node.counters, (tokens, seconds, snapshot.first_tokens_total or 0, taken_at_s)
@@ -129,6 +134,10 @@ class LearnedRates:
         least_s, _ = _alike(steps_s)
         self._step_s = min((one for one in steps_s if one >= least_s), default=expected.decode_s_per_token)
         self._step_s = min(self._step_s, STEP_S_MAX)
+        means = [one.tokens_mean for one in nodes if one.tokens_mean is not None]
+        least, most = _alike(means)
+        alike = [mean for mean in means if least <= mean <= most]
+        self._tokens_mean_most = max([*alike, float(expected.prefill_tokens)])
         prior = PRIOR_S * expected.prefill_tokens_per_s
         done = [(one.prefills.tokens, one.prefills.beside_s(self._step_s)) for one in nodes if one.prefills.tokens]
         rates = [(prior + tokens) / (PRIOR_S + beside_s) for tokens, beside_s in done]
@@ -146,7 +155,7 @@ def _alike(told: list[float]) -> tuple[float, float]:
 
 
 class _Node:
-    __slots__ = ("counters", "decode_s", "prefills", "step_s", "tokens_mean", "trust")
+    __slots__ = ("counters", "decode_s", "hides_prompts", "prefills", "step_s", "tokens_mean", "trust")
 
     def __init__(self) -> None:
         self.counters: tuple[float, float, float, float] | None = None
@@ -154,6 +163,7 @@ class _Node:
         self.prefills = Prefills()
         self.trust = CacheTrust()
         self.tokens_mean: float | None = None
+        self.hides_prompts = False
         self.decode_s: float | None = None
         self.step_s = float("inf")
         """The shortest decode time lately."""

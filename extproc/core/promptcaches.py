@@ -71,7 +71,7 @@ class PromptCaches:
             count = min(depth * BLOCK_TOKENS, request.prompt.tokens - 1)
             size = snapshot_of(node_id).kv_block_size_tokens or BLOCK_TOKENS
             whole = BLOCK_TOKENS if size % BLOCK_TOKENS else size  # engines find whole blocks of theirs only
-            if count := count // whole * whole:
+            if (count := count // whole * whole) > 0:
                 tokens[node_id] = count
         return Cached(tokens, self.kv.nodes)
 

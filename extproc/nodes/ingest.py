@@ -7,7 +7,7 @@ does not read acknowledgements is not read from, and one that sends faster than 
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 import grpc
 import structlog
@@ -44,7 +44,7 @@ REFUSED = Acknowledgement.VERDICT_REFUSED
 _VERDICT_LABELS = {APPLIED: "applied", IGNORED: "ignored", REFUSED: "refused"}
 
 Context = grpc.aio.ServicerContext[AgentMessage, RouterMessage]
-Verdict = Acknowledgement.Verdict.ValueType
+Verdict: TypeAlias = Acknowledgement.Verdict.ValueType
 
 
 def grpc_options(message_bytes_max: int) -> list[tuple[str, int]]:

@@ -199,6 +199,7 @@ def _node(sample: NodeSample) -> dict[str, object]:
         "on_trial": out_s is not None and out_s <= 0,
         "in_flight": view.in_flight,
         "prefill_tokens_ahead": round(sample.tokens_ahead),
+        "kv_blocks_told": sample.kv_blocks_told,
         "learned": msgspec.to_builtins(view.learned),
         "own": own,
     }

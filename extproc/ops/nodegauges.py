@@ -24,6 +24,8 @@ class NodeSample:
     """Prompt tokens that it has to compute before it comes to another prompt."""
     out_s: float | None = None
     """For how long still no request goes there, because it failed some; 0 or less: it is on trial. `None`: neither."""
+    kv_blocks_told: int | None = None
+    """Blocks of 16 tokens that it tells it has in its cache; `None`: it does not tell."""
 
     @property
     def is_ready(self) -> bool:
@@ -40,7 +42,8 @@ def samples_of(balancer: Balancer, now_s: float) -> list[NodeSample]:
         out_s = None if until_s is None else until_s - now_s
         ahead = prefill_tokens_ahead(view, now_s)
         age_s = None if view.is_static else now_s - view.sampled_at_s
-        return NodeSample(view, balancer.freshness(view, now_s), age_s, ahead, out_s)
+        told = balancer.kv_blocks_told(view.snapshot.node_id)
+        return NodeSample(view, balancer.freshness(view, now_s), age_s, ahead, out_s, told)
 
     return [sample_of(view) for view in balancer.views()]
 
@@ -101,6 +104,11 @@ class NodeGauges(Collector):
             "extproc_node_cache_trust_ratio",
             "Share of the expected prefix hits that the node's own counters are taken to confirm, 0 to 1.",
             ((one, one.view.learned.cache_trust) for one in nodes),
+        )
+        yield _gauge(
+            "extproc_node_kv_blocks_told",
+            "Blocks of 16 tokens that the node's engine tells it has in its prefix cache; no series: it does not tell.",
+            ((one, one.kv_blocks_told) for one in nodes),
         )
         yield _gauge(
             "extproc_node_out",

@@ -103,7 +103,7 @@ def test_no_text_raises(text: str) -> None:
 
 
 def test_names_are_matched_whole() -> None:
-    page = samples_of('a_b 1\na 2\na:c 3\naé 4\nxa 5\na{l="v"} 6\n', {"a"})
+    page = samples_of('a_b 1\na 2\na:c 3\naé 4\nxa 5\na7 8\na{l="v"} 6\n', {"a"})
     assert [sample.value for sample in page["a"]] == [2, 6]
 
 

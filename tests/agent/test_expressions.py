@@ -29,7 +29,7 @@ huge 1e308
 many{state="a",on="1"} 1
 many{state="b"} 2
 many{state="c"} 6
-config{blocks="100",size="16",none="None"} 1
+config{blocks="100",size="16",none="None",long="1_0"} 1
 config{blocks="60",size="16"} 1
 sums 7
 """
@@ -71,6 +71,7 @@ def test_an_expression_has_the_value_that_it_says(text: str, number: float) -> N
         ("huge * 10", "huge * 10 is no number"),
         ("sum(huge) * huge", "sum(huge) * huge is no number"),
         ('label(config{none="None"}, "none")', 'label(config{none="None"}, "none") is no number'),
+        ('label(config{none="None"}, "long")', 'label(config{none="None"}, "long") is no number'),
         ('sum(label(config, "gone"))', 'label(config, "gone") is no number'),
         ('label(config, "size")', 'label(config, "size") has several series: say sum, max, min or avg of it'),
     ],

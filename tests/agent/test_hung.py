@@ -9,7 +9,7 @@ from extproc.agent.engines.enginekind import EngineKind
 from extproc.agent.engines.reading import MEASURED
 from extproc.agent.scrape import EnginePages
 from extproc.agent.watch import EngineWatch
-from extproc.core.snapshot import NodeState
+from extproc.core.snapshot import NodeState, ServedModel
 from tests.agent import engine as misbehaviour
 from tests.agent.engine import Engine, vllm_engine
 from tests.agent.pages import vllm_lines
@@ -69,6 +69,14 @@ async def test_an_engine_whose_metrics_do_not_come_any_more_hangs() -> None:
         engine.pages["/metrics"] = vllm_lines()
         watch._timeout_s = 5.0
         assert (await watch.look()).state is READY
+
+
+async def test_an_engine_whose_metrics_never_came_is_ready_without_signals() -> None:
+    async with watched(AT_ONCE, timeout_s=0.2) as (engine, watch):
+        engine.pages["/metrics"] = misbehaviour.never
+        watch._models_due_s = float("inf")
+        watch._models, watch._listed = (ServedModel("m"),), True  # by `models` of its configuration, say
+        assert {(await watch.look()).state for _ in range(2)} == {READY}
 
 
 async def test_metrics_that_are_refused_are_no_hang() -> None:

@@ -26,7 +26,7 @@ async def probed(
 ) -> AsyncIterator[tuple[Engine, EngineWatch]]:
     monkeypatch.setattr(probe, "PAUSE_S", 0.0)
     async with vllm_engine() as engine, EnginePages(engine.url, 100_000) as pages:
-        config = engine_config(engine, EngineKind.VLLM, probe=True)
+        config = engine_config(engine, EngineKind.VLLM, probe=True, adapters_loadable=["sql"])
         watch = EngineWatch(pages, config, timeout_s, 3600, probe_timeout_s=probe_timeout_s)
         try:
             yield engine, watch
@@ -116,7 +116,9 @@ async def test_an_engine_is_asked_again_whenever_it_comes_up(monkeypatch: pytest
         assert engine.asked.count(COMPLETIONS) == 3
 
 
-async def test_an_adapter_that_is_not_loaded_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_models_that_it_lists_are_asked_for_and_not_those_that_it_may_load(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked = []
 
     async def complete(request: web.Request) -> web.Response:

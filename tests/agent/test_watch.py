@@ -15,6 +15,10 @@ from tests.agent.engine import Engine, Handler, vllm_engine
 from tests.agent.pages import started, vllm_lines
 
 LOADING, READY = NodeState.LOADING, NodeState.READY
+SLEEPS_AT_LEVEL_2 = "".join(
+    f'vllm:engine_sleep_state{{engine="0",model_name="m",sleep_state="{state}"}} {value}\n'
+    for state, value in [("awake", 0.0), ("weights_offloaded", 0.0), ("discard_all", 1.0)]
+)
 
 
 def engine_config(engine: Engine, kind: EngineKind = EngineKind.AUTO, **more: object) -> EngineConfig:
@@ -47,6 +51,7 @@ async def test_an_engine_that_is_healthy_and_lists_a_model_is_ready() -> None:
         ("/v1/models", "garbage"),
         ("/v1/models", '{"data": []}'),
         ("/metrics", vllm_lines() + 'vllm:engine_sleep_state{sleep_state="awake"} 0\n'),
+        ("/metrics", vllm_lines() + SLEEPS_AT_LEVEL_2),
     ],
 )
 async def test_any_less_is_loading_with_a_reason(path: str, page: str | int) -> None:
@@ -125,6 +130,61 @@ async def test_adapters_that_may_be_loaded_are_loaded_once_the_engine_lists_them
         assert (seen.models, seen.models_fault) == ((base, dataclasses.replace(adapter, loaded=False)), None)
         engine.pages["/v1/models"] = '{"data": [{"id": "m", "max_model_len": 4096}, {"id": "sql", "parent": "m"}]}'
         assert (await watch.look()).models == (base, adapter)
+
+
+async def test_all_pages_come_over_one_connection_that_is_kept() -> None:
+    async with watched(models_interval_s=0) as (engine, watch):
+        engine.pages |= {"/metrics": "llamacpp:requests_processing 0\n", "/slots": "[]", "/props": "{}"}
+        for _ in range(4):
+            await watch.look()
+        assert engine.asked[:5] == ["/health", "/metrics", "/slots", "/v1/models", "/props"]
+        assert len(engine.callers) == 1
+
+
+async def test_an_engine_whose_page_shows_that_it_computes_is_not_asked_whether_it_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def page(tokens: int) -> str:
+        return vllm_lines(running=1, generated=tokens, decode=(tokens / 50, tokens))
+
+    async with watched() as (engine, watch):
+        for tokens in range(1, 5):
+            engine.pages["/metrics"] = page(tokens)
+            assert (await watch.look()).state is READY
+        assert engine.asked.count("/health") == 2  # the second page has something to be compared with
+        engine.pages["/metrics"] = page(4)
+        await watch.look()
+        await watch.look()
+        assert engine.asked.count("/health") == 3  # it stood still
+        engine.pages["/metrics"] = page(5)
+        await watch.look()
+        monkeypatch.setattr("extproc.agent.watch.HEALTH_S", 0.0)
+        for tokens in range(6, 8):
+            engine.pages["/metrics"] = page(tokens)
+            watch._health_due_s = 0.0  # a while later
+            await watch.look()
+        assert engine.asked.count("/health") == 6
+
+
+@pytest.mark.parametrize("page", [500, misbehaviour.cut])
+async def test_an_engine_that_computed_and_whose_page_fails_is_asked_whether_it_lives(page: int | Handler) -> None:
+    async with watched() as (engine, watch):
+        for tokens in range(1, 4):
+            engine.pages["/metrics"] = vllm_lines(running=1, generated=tokens, decode=(tokens / 50, tokens))
+            await watch.look()
+        engine.pages |= {"/metrics": page, "/health": 503}
+        assert (await watch.look()).not_ready == "/health answers 503"
+
+
+async def test_an_engine_that_computed_and_is_gone_is_down_at_once() -> None:
+    async with watched() as (engine, watch):
+        for tokens in range(1, 4):
+            engine.pages["/metrics"] = vllm_lines(running=1, generated=tokens, decode=(tokens / 50, tokens))
+            await watch.look()
+        await engine.kill()
+        seen = await watch.look()
+        assert (seen.state, seen.gone) == (LOADING, True)
+        await engine.start()
 
 
 async def test_an_engine_that_lists_no_model_is_not_ready_for_what_it_may_load() -> None:

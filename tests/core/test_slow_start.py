@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
+from extproc.core.comparable import SLOW_START_SHARE_MIN
 from extproc.core.decision import Refused
 from extproc.core.policy import RoutingPolicy
-from extproc.core.comparable import SLOW_START_SHARE_MIN
 from extproc.core.router import Known, decide
 from extproc.core.settings import BalancerSettings, NodeLimits
 from extproc.core.snapshot import NodeReported, NodeState, Snapshot

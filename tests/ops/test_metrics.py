@@ -50,7 +50,7 @@ def sample(
     )
     own = OwnLoad(sequences_open=2, sequences_unseen=1, prefill_tokens=500, prefills_of_others=2)
     view = view_of(snapshot, 5.0, 0.0, own, Learned(4000.0, 100.0, cache_trust=0.25))
-    return NodeSample(view, freshness, 1.5, 700.0, out_s)
+    return NodeSample(view, freshness, 1.5, 700.0, out_s, 7 if node_id == "a" else None)
 
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -269,6 +269,8 @@ def test_a_node_has_gauges_and_what_is_unknown_has_none(metrics: Metrics) -> Non
     assert at(found, "extproc_node_prefill_tokens_ahead", node="a") == 700
     assert at(found, "extproc_node_prefill_tokens_per_second", node="a") == 4000
     assert at(found, "extproc_node_cache_trust_ratio", node="a") == 0.25
+    assert at(found, "extproc_node_kv_blocks_told", node="a") == 7
+    assert at(found, "extproc_node_kv_blocks_told", node="b") is None
     assert at(found, "extproc_node_snapshot_age_seconds", node="a") == 1.5
     assert at(found, "extproc_node_fresh", node="a") == 1
     assert at(found, "extproc_node_fresh", node="b") == 0

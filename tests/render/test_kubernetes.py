@@ -1,6 +1,5 @@
 """envoy/kubernetes.yaml: nothing runs it here, so what it says of our program is held against that."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from extproc.render.description import read as read_description
 from tests.rendered import SHIPPED
 
 PAGE = SHIPPED / "kubernetes.yaml"
-POD = {"status.podIP": "10.1.2.3", "metadata.name": "engines-6f-abc"}
 OURS = "registry.example/extproc:"
 
 
@@ -70,10 +68,12 @@ def test_ports_are_those_at_which_serve_listens_and_the_admin_page_is_no_service
     wanted = {"grpc-extproc": port(listen.extproc), "grpc-agents": port(listen.agents), "admin": port(listen.admin)}
     serve = container("extproc", "serve")
     assert {one["name"]: one["containerPort"] for one in serve["ports"]} == wanted
-    offered = resource("Service", "extproc")["spec"]["ports"]
-    assert {(one["name"], one["port"], one["targetPort"], one["appProtocol"]) for one in offered} == {
-        (name, number, name, "grpc") for name, number in wanted.items() if name != "admin"
-    }
+    for service, name in (("extproc", "grpc-extproc"), ("extproc-agents", "grpc-agents")):
+        offered = resource("Service", service)["spec"]
+        assert offered["selector"] == resource("Deployment", "extproc")["spec"]["template"]["metadata"]["labels"]
+        assert offered["ports"] == [
+            {"name": name, "port": wanted[name], "targetPort": name, "appProtocol": "grpc"},
+        ]
     let_in = [one["port"] for rule in resource("NetworkPolicy", "extproc")["spec"]["ingress"] for one in rule["ports"]]
     assert let_in == [wanted["grpc-extproc"], wanted["grpc-agents"]]
     app = admin.build(Balancer(BalancerSettings(), started_s=0.0), Metrics(), lambda: 0.0, lambda: False, list)
@@ -84,37 +84,16 @@ def test_ports_are_those_at_which_serve_listens_and_the_admin_page_is_no_service
         assert asked["path"] in pages
 
 
-def test_agents_reach_a_serve_that_is_not_ready_yet_and_a_new_one_replaces_the_old() -> None:
-    """Else it never is: it becomes ready by their reports, and they go to one pod at a time."""
+def test_agents_reach_every_pod_and_one_that_is_not_ready_yet() -> None:
+    """Else it never is: it becomes ready by their reports. So a new one can come before the old one goes."""
     deployed = resource("Deployment", "extproc")["spec"]
     assert container("extproc", "serve")["readinessProbe"]["httpGet"]["path"] == "/readyz"
-    assert resource("Service", "extproc")["spec"]["publishNotReadyAddresses"] is True
-    assert (deployed["replicas"], deployed["strategy"]) == (1, {"type": "Recreate"})
+    agents = resource("Service", "extproc-agents")["spec"]
+    assert (agents["clusterIP"], agents["publishNotReadyAddresses"]) == ("None", True)
+    assert "publishNotReadyAddresses" not in resource("Service", "extproc")["spec"]
+    rolling = {"maxUnavailable": 0, "maxSurge": 1}
+    assert (deployed["replicas"], deployed["strategy"]) == (1, {"type": "RollingUpdate", "rollingUpdate": rolling})
     assert deployed["template"]["spec"]["terminationGracePeriodSeconds"] > settings().drain_s
-
-
-def test_the_agent_is_told_who_and_where_its_engine_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    agent = container("engines", "agent")
-    (command,) = agent["args"]
-    known = {parameter.envvar for parameter in cli.main.commands[command].params}
-    told: dict[str, str] = {}
-    for one in agent["env"]:  # in their order: a value may name what stands before it
-        text = POD[one["valueFrom"]["fieldRef"]["fieldPath"]] if "valueFrom" in one else one["value"]
-        for name, value in told.items():
-            text = text.replace(f"$({name})", value)
-        told[one["name"]] = text
-    assert {name for name in told if name.startswith("EXTPROC_")} == set(told) - {"POD_IP"} <= known
-    (engine_port,) = (one["containerPort"] for one in container("engines", "engine")["ports"])
-    assert told["EXTPROC_ENGINE"] == f"http://127.0.0.1:{engine_port}"
-    service = resource("Service", "extproc")
-    name, namespace = service["metadata"]["name"], service["metadata"]["namespace"]
-    assert told["EXTPROC_ROUTER"] == f"{name}.{namespace}:{port(settings().listen.agents)}"
-    for variable, value in (told | {"EXTPROC_ENGINE": "http://127.0.0.1:1"}).items():
-        monkeypatch.setenv(variable, value)
-    looked = CliRunner().invoke(cli.main, [command, "--print"])
-    assert looked.exit_code == 0, looked.output
-    snapshot = json.loads(looked.stdout)
-    assert (snapshot["node_id"], snapshot["host"]) == ("engines-6f-abc", f"10.1.2.3:{engine_port}")
 
 
 def test_the_page_shows_of_it_what_stands_there() -> None:

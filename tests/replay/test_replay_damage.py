@@ -37,6 +37,11 @@ HUGE = 10**400
         ),
         (
             "route",
+            lambda line: line.update(token_blocks="AAAA"),
+            ": token_blocks (bytes beyond a multiple of 8): wanted 0..0, got 3",
+        ),
+        (
+            "route",
             lambda line: line.update(blocks="?"),
             ": blocks: wanted what a journal has there, got Invalid base64 encoded string",
         ),
