@@ -19,7 +19,11 @@ from aiohttp import web
 SAMPLES = Path(__file__).parent.parent / "tests" / "samples"
 PAGES = {"idle": SAMPLES / "vllm_0.32.0_cpu_after.prom", "busy": SAMPLES / "vllm_0.32.0_cpu_load_3.prom"}
 MODELS = '{"object": "list", "data": [{"id": "m", "max_model_len": 4096}]}'
-_STEPS = re.compile(r"^(vllm:(?:generation_tokens_total|iteration_tokens_total_count|inter_token_latency_seconds_(?:sum|count))\{.*\}) .*$", re.MULTILINE)
+_STEPS = re.compile(
+    r"^(vllm:(?:generation_tokens_total|iteration_tokens_total_count|inter_token_latency_seconds_(?:sum|count))\{.*\})"
+    r" .*$",
+    re.MULTILINE,
+)
 
 
 class Pages:

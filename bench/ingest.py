@@ -10,19 +10,14 @@ event loop, is what is left. Decisions are asked of the same `serve` while it ta
 
 import asyncio
 import contextlib
-import gc
 import os
-import random
 import sys
 import tempfile
 import time
-import tracemalloc
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import click
@@ -31,29 +26,19 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from bench import agents as load
-from bench import decide
+from bench import decide, ingestparts
 from bench.machine import machine
 from bench.streams import Direct, body_of
-from extproc.agent.wire import Report, snapshot_message
 from extproc.children import Child
-from extproc.config import Config
-from extproc.core.balancer import Balancer
 from extproc.core.policy import RoutingPolicy
-from extproc.core.settings import BalancerSettings
-from extproc.core.snapshot import NodeReported
 from extproc.fleet import Fleet, Serve
-from extproc.nodehosts import Network
-from extproc.nodes import wire
-from extproc.pb.nodes_pb2 import Acknowledgement, AgentMessage, RouterMessage
 
 SLOW = 50
 TABLES = (1000, 4096)
-ROUNDS = 8
 SETTLE_S = 6.0
 """First round trips are over and connections quiet."""
-DOWN_S = (0.0, 12.0)
-"""Restarts: at once, and when agents have come to their longest pauses."""
+DOWN_S = 12.0
+"""By then agents have come to their longest pauses."""
 PEAK_S = 0.25
 GIVEN_UP_S = 60.0
 DECISIONS_S = 0.1
@@ -78,7 +63,6 @@ class Taken:
 class Restarted:
     """A restart: seconds from the listening of the new router."""
 
-    down_s: float
     first_s: float
     half_s: float
     all_s: float
@@ -185,75 +169,7 @@ async def restart(agents: int, down_s: float) -> Restarted:
             lines = (line.split() for line in child.log.read_text().splitlines())
             reached_s = sorted(float(words[1]) - listening_s for words in lines if words[0] == "reached")[agents:]
         reached_s += [float("inf")] * (agents - len(reached_s))
-        return Restarted(down_s, reached_s[0], reached_s[agents // 2], reached_s[agents - 1], peak_share)
-
-
-def parts(nodes: int) -> dict[str, float]:
-    """Of one report, in µs: the least of several rounds."""
-    allowed, balancer, now_s = Config().hosts_allowed, Balancer(BalancerSettings(), 0.0), 100.0
-    chances = [random.Random(number) for number in range(nodes)]
-    known: dict[str, wire.Known] = {}
-    found: dict[str, float] = {}
-
-    def time_of(part: str, call: Callable[[Any], Any], given: Sequence[Any]) -> list[Any]:
-        gc.collect()
-        gc.disable()
-        began_s = time.thread_time()
-        made = [call(one) for one in given]
-        passed_us = (time.thread_time() - began_s) / len(given) * 1e6
-        gc.enable()
-        found[part] = min(found.get(part, passed_us), passed_us)
-        return made
-
-    for sequence in range(1, ROUNDS + 1):
-        now_s += 1
-        reports = [Report(load.loaded(number, sequence, chance), 0.0) for number, chance in enumerate(chances)]
-        sent = [snapshot_message(report, 0.004, 0.001).SerializeToString() for report in reports]
-        messages = time_of("protobuf", AgentMessage.FromString, sent)
-        taken = time_of("snapshot", partial(_read, allowed, known), messages)
-        known = {one.snapshot.node_id: one for one in taken}
-        time_of("observe", partial(_observe, balancer, now_s), taken)
-        time_of("acknowledgement", _acknowledged, taken)
-    return found
-
-
-def _read(allowed: Sequence[Network], known: dict[str, wire.Known], message: AgentMessage) -> wire.Known | str:
-    return wire.report_of(message.snapshot, allowed, known.get(message.snapshot.node_id))
-
-
-def _observe(balancer: Balancer, now_s: float, one: wire.Known) -> None:
-    balancer.observe(NodeReported(one.snapshot), now_s)
-
-
-def _acknowledged(one: wire.Known) -> bytes:
-    told = Acknowledgement(
-        node_id=one.snapshot.node_id,
-        sequence=one.snapshot.sequence,
-        verdict=Acknowledgement.VERDICT_APPLIED,
-        takes_several=True,
-    )
-    return RouterMessage(acknowledgement=told).SerializeToString()
-
-
-def node_bytes(nodes: int) -> float:
-    """What a balancer holds of a node that reports and has no requests of ours, with the ingest's own."""
-    allowed, chance = Config().hosts_allowed, random.Random(0)
-    tracemalloc.start()
-    balancer, known = Balancer(BalancerSettings(), 0.0), dict[str, wire.Known]()
-    before = tracemalloc.get_traced_memory()[0]
-    for sequence in (1, 2, 3):
-        for number in range(nodes):
-            message = AgentMessage.FromString(
-                snapshot_message(Report(load.loaded(number, sequence, chance), 0.0), 0.004).SerializeToString()
-            ).snapshot
-            report = wire.report_of(message, allowed, known.get(message.node_id))
-            assert isinstance(report, wire.Known), report
-            known[message.node_id] = report
-            balancer.observe(NodeReported(report.snapshot), 100.0 + sequence)
-    gc.collect()
-    held = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    return held / nodes
+        return Restarted(reached_s[0], reached_s[agents // 2], reached_s[agents - 1], peak_share)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
@@ -296,22 +212,19 @@ def measure(agents: int, seconds: float, console: Console) -> None:
         "nodes fresh",
     )
     console.print(table(f"One report a second of each node · {machine()}", columns, rows))
-    each = parts(agents)
+    each = ingestparts.parts(agents)
     rest = found[1].report_us - sum(each[one] for one in ("protobuf", "snapshot", "observe"))
     shown = [*each.items(), (f"gRPC, loop and the rest of {found[1].case}", rest)]
     console.print(table("Parts of a report", ("part", "µs"), [(name, f"{us:.1f}") for name, us in shown]))
     alone = decide.measured(1000, RoutingPolicy())
     console.print(f"bench.decide, 1000 nodes, this run: decide {alone['decide']:.0f} µs, route {alone['route']:.0f} µs")
-    sizes = [(nodes, node_bytes(nodes)) for nodes in TABLES]
+    sizes = [(nodes, ingestparts.node_bytes(nodes)) for nodes in TABLES]
     held = [(nodes, f"{size:.0f}", f"{nodes * size / 2**20:.1f}") for nodes, size in sizes]
     console.print(table("Memory of nodes without requests", ("nodes", "bytes each", "MiB"), held))
-    restarts = [asyncio.run(restart(agents, down_s)) for down_s in DOWN_S]
-    back = [
-        (one.down_s, *(f"{s:.1f}" for s in (one.first_s, one.half_s, one.all_s)), f"{100 * one.peak_share:.0f}")
-        for one in restarts
-    ]
-    headings = ("down, and the start, s", "first fresh, s", "half", "all", "peak CPU, % of a core")
-    console.print(table(f"A router that is killed comes back to {agents} agents", headings, back))
+    back = asyncio.run(restart(agents, DOWN_S))
+    cells = (*(f"{one_s:.1f}" for one_s in (back.first_s, back.half_s, back.all_s)), f"{100 * back.peak_share:.0f}")
+    headings = ("the first, s after it listens", "half", "all", "peak CPU of serve, % of a core")
+    console.print(table(f"A router that was away for {DOWN_S:g} s and {agents} agents", headings, [cells]))
 
 
 @click.command(help=__doc__)

@@ -13,6 +13,7 @@ import time
 import tracemalloc
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from msgspec.msgpack import encode
 from rich.console import Console
@@ -55,7 +56,8 @@ class Engine:
         hashes = list(range(self._hash, self._hash + count))
         self._hash += count
         tokens = [self._chance.randrange(150_000) for _ in range(count * size)]
-        event = {"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": None, "token_ids": tokens}
+        event: dict[str, Any] = {"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": None}
+        event |= {"token_ids": tokens}
         event |= {"block_size": size, "lora_id": None, "medium": "GPU", "lora_name": None, "extra_keys": [None] * count}
         events = [event]
         self._kept.append(hashes)
@@ -94,11 +96,11 @@ def agent_rows(size: int) -> list[tuple[str, float, str]]:
     decoding, hearing, cutting = [], [], []
     for _ in range(ROUNDS):
         payloads = [engine.batch() for _ in range(30)]
-        decoding.append(microseconds(lambda: [batch_of(one) for one in payloads]) / 30 / a_batch)
+        decoding.append(microseconds(lambda: [batch_of(one) for one in payloads]) / 30 / a_batch)  # noqa: B023
 
         def hear() -> None:
             nonlocal sequence
-            for payload in payloads:
+            for payload in payloads:  # noqa: B023
                 sequence += 1
                 watch.heard(0, sequence, payload, 0.0)
 
@@ -115,7 +117,9 @@ def agent_rows(size: int) -> list[tuple[str, float, str]]:
 
 def wire_rows() -> list[tuple[str, float, str]]:
     """From the agent's report to the router's event, for one block of ours."""
-    numbers = [random.Random(2).getrandbits(64) for _ in range(20_000)]
+    chance = random.Random(2)
+    numbers = [chance.getrandbits(64) for _ in range(20_000)]
+    parse = AgentMessage.FromString
     blocks = EngineBlocks(1)
     blocks._held = dict.fromkeys(numbers, 1)
     written, read = [], []
@@ -130,7 +134,6 @@ def wire_rows() -> list[tuple[str, float, str]]:
                 messages.append(told.message().SerializeToString())
 
         written.append(microseconds(write) / len(numbers))
-        parse = AgentMessage.FromString
         read.append(microseconds(lambda: [kv_blocks_of(parse(one).kv_blocks) for one in messages]) / len(numbers))
     return [
         ("agent: one block made a message", statistics.median(written), "µs"),
@@ -170,10 +173,12 @@ def index_rows() -> list[tuple[str, float, str]]:
         fresh = [chance.getrandbits(64) for _ in range(1000)]
         telling.append(microseconds(lambda: index.told(f"node-{turn}", fresh)) / 1000)  # noqa: B023
         telling.append(microseconds(lambda: index.told(f"node-{turn}", (), fresh)) / 1000)  # noqa: B023
-    sending = [
-        microseconds(lambda: (coming.sent("x", "node-6", index.bit("node-6"), long), coming.over("x")))
-        for _ in range(ROUNDS)
-    ]
+
+    def send() -> None:
+        coming.sent("x", "node-6", index.bit("node-6"), long)
+        coming.over("x")
+
+    sending = [microseconds(send) for _ in range(ROUNDS)]
     gone = [microseconds(lambda: index.forget(f"node-{number}")) for number in range(20, 20 + ROUNDS)]  # noqa: B023
     rows += [
         ("a block told, or told to be gone", statistics.median(telling), "µs"),

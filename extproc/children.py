@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 _LOG_POLL_S = 0.02
 _TAIL_BYTES_MAX = 4096
@@ -15,7 +16,7 @@ _LIBC = ctypes.CDLL(None)  # loaded here: between fork and exec nothing may be
 _PR_SET_PDEATHSIG = 1
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Run in the child before its program: Linux ends it when we end without ending it, as by SIGKILL."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -40,6 +41,18 @@ def ourselves(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "extproc", *arguments]
 
 
+async def begun(command: Sequence[str | Path], output: BinaryIO) -> asyncio.subprocess.Process:
+    """A process in a session of its own, without input, that Linux ends with us."""
+    return await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=output,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=end_with_parent if sys.platform == "linux" else None,
+    )
+
+
 class Child:
     """A running process of ours. Its own session keeps a terminal's Ctrl-C from it: we say when it ends."""
 
@@ -55,14 +68,7 @@ class Child:
         log = folder / f"{name}.log"
         with log.open("ab") as output:
             written = output.tell()
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=asyncio.subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
-            )
+            process = await begun(command, output)
         child = cls(name, process, log)
         child._read_from = written
         return child

@@ -7,6 +7,8 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests import forked
+
 # Tests start programs while gRPC's threads run. Its fork handlers, meant for processes that go on using gRPC after a
 # fork, crash one child in hundreds before it becomes the program. Read when gRPC is first imported.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
@@ -14,6 +16,12 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 # Machines that run this are shared and noisy: how long an example takes proves nothing.
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
 settings.load_profile("steady")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _started_by_forks() -> Iterator[None]:
+    with forked.forking():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -151,7 +151,9 @@ def test_agent_can_be_told_by_the_environment(ran: Ran) -> None:
         EXTPROC_ENGINE="http://engine:8000",
         EXTPROC_HOST="10.0.0.7:8000",
         EXTPROC_ENGINE_KIND="llamacpp",
+        EXTPROC_ADMIN="127.0.0.1:9005",
     )
+    assert str(config.admin) == "127.0.0.1:9005"
     assert [str(router) for router in config.routers] == ["10.0.0.1:9004", "10.0.0.2:9004"]
     assert config.engines[0].node_id == "gpu-7"
     assert str(config.engines[0].host) == "10.0.0.7:8000"
@@ -188,9 +190,15 @@ def test_agent_takes_a_file_or_options(ran: Ran, tmp_path: Path) -> None:
 
 
 def test_faults_of_agents_options_name_the_option(ran: Ran) -> None:
-    result = run(*AGENT, "--router", "x", "--interval", "1h", "--weight", "0")
+    result = run(*AGENT, "--router", "x", "--interval", "1h", "--weight", "0", "--drain", "x", "--idle-interval", "9s")
     assert result.exit_code == 1
-    assert sorted(line.split(":")[0] for line in result.stderr.splitlines()) == ["--interval", "--router", "--weight"]
+    assert sorted(line.split(":")[0] for line in result.stderr.splitlines()) == [
+        "--drain",
+        "--idle-interval",
+        "--interval",
+        "--router",
+        "--weight",
+    ]
     assert ran.given == []
 
 

@@ -32,12 +32,17 @@ _FOLDER = click.Path(file_okay=False, exists=True, path_type=Path)
 def agreements_table(found: Sequence[Agreement]) -> Table:
     """Reports beside log and clients."""
     table = Table(title="Reports beside vLLM's log and the clients (requests, or percent)", title_justify="left")
-    for column in ("", "beside", "compared", "nearest: equal", "mean", "worst", "beyond those around", "may be", ""):
+    for column in ("", "beside", "compared", "nearest: equal", "mean", "worst", "beyond those around", "outside", ""):
         table.add_column(column, justify="left" if column in ("", "beside") else "right")
     for one in found:
         table.add_row(
             *(one.what, one.against, str(one.compared), f"{one.equal / max(1, one.compared):.0%}"),
-            *(f"{one.nearest_mean:.2f}", f"{one.nearest_worst:.1f}", f"{one.beyond_worst:.2f}", f"{one.tolerance:g}"),
+            *(
+                f"{one.nearest_mean:.2f}",
+                f"{one.nearest_worst:.1f}",
+                f"{one.beyond_worst:.2f}",
+                f"{one.outside} (> {one.tolerance:g})",
+            ),
             _mark(one.holds),
         )
     return table

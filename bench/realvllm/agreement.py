@@ -17,7 +17,9 @@ from typing import Final
 from bench.realvllm.recording import At, Recording, Values
 
 AROUND_S: Final = 0.75
-"""Reports so much before or after belong to a moment, and the next ones on both sides,"""
+"""Reports so much before or after belong to a moment, and the next ones beyond `SKEW_S` on both sides,"""
+SKEW_S: Final = 0.5
+"""A look lasts so long at most, and a line of the log may be read so late."""
 GAP_S: Final = 3.0
 """if they are not farther away: then vLLM was down, or too busy to show its metrics."""
 STILL_S: Final = 1.5
@@ -46,13 +48,14 @@ class Agreement:
     nearest_worst: float
     beyond_worst: float
     """Worst distance from the range of the reports around."""
+    outside: int
+    """Times that this distance was more than the tolerance."""
     tolerance: float
-    """What `beyond_worst` may be."""
 
     @property
     def holds(self) -> bool:
-        """Within the tolerance, and there was something to compare."""
-        return self.compared > 0 and self.beyond_worst <= self.tolerance
+        """Outside in few cases only, and there was something to compare."""
+        return self.compared > 0 and self.outside <= OUTSIDE_SHARE_MAX * self.compared
 
 
 TOLERANCES: Final = {
@@ -61,10 +64,12 @@ TOLERANCES: Final = {
     "kv_usage": 1.0,
     "hit_rate": 0.1,
     "active_decodes": 1.0,
-    "requests": 2.0,
+    "requests": 1.0,
 }
-"""Requests, or percent. On two machine loads, 316 lines of the log were within the reports around them but for its
-rounding, and of the clients' requests at most two had not come to vLLM yet, or not gone."""
+"""Requests, or percent."""
+OUTSIDE_SHARE_MAX: Final = 0.05
+"""The log may tell of a step between two looks, as when a burst comes: in four runs that was so in up to 5 % of its
+lines, and never with the clients."""
 
 
 def with_log(recording: Recording) -> list[Agreement]:
@@ -137,20 +142,21 @@ def _agreement(
         nearest_mean=sum(nearest) / len(nearest) if nearest else 0.0,
         nearest_worst=max(nearest, default=0.0),
         beyond_worst=max(beyond, default=0.0),
+        outside=sum(one > TOLERANCES[what] for one in beyond),
         tolerance=TOLERANCES[what],
     )
 
 
 def _around(reported: Sequence[At[float]], t_s: float) -> list[At[float]]:
     """The reports just before and just after, and all others that are close; none where there is a gap."""
-    before = [one for one in reported if one[0] <= t_s][-1:]
-    after = [one for one in reported if one[0] > t_s][:1]
+    before = [one for one in reported if one[0] <= t_s - SKEW_S][-1:]
+    after = [one for one in reported if one[0] >= t_s + SKEW_S][:1]
     if any(abs(one[0] - t_s) > GAP_S for one in (*before, *after)):
         return []
     return [*before, *after, *(one for one in reported if abs(one[0] - t_s) <= AROUND_S)]
 
 
 def _still_at(clients: Sequence[At[Values]], t_s: float) -> Values | None:
-    """What the clients had, if nothing changed with them just before."""
-    latest = next(((at_s, counts) for at_s, counts in reversed(clients) if at_s <= t_s), None)
+    """What the clients had, if nothing changed with them just before and while the agent looked."""
+    latest = next(((at_s, counts) for at_s, counts in reversed(clients) if at_s <= t_s + SKEW_S), None)
     return latest[1] if latest is not None and t_s - latest[0] >= STILL_S else None

@@ -79,11 +79,13 @@ async def keeping_router(recording: Recording, clock: Callable[[], float]) -> As
 async def passed_on(metrics_url: str, recording: Recording, clock: Callable[[], float]) -> AsyncIterator[str]:
     """A URL that gives the page behind `metrics_url`, and keeps each page as it was given."""
 
-    async def page(_: web.Request) -> web.Response:
+    async def page(request: web.Request) -> web.Response:
         try:
             async with session.get(metrics_url) as response:
                 text = await response.text()
-        except aiohttp.ClientError:
+        except aiohttp.ClientError:  # nobody there, and so nobody here
+            if request.transport is not None:
+                request.transport.abort()
             return web.Response(status=502)
         if response.status == 200:
             recording.pages.append((clock(), series_of(text)))

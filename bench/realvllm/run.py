@@ -25,7 +25,7 @@ from extproc.traffic import Ask, ask, completion
 
 NODE: Final = "vllm"
 SETTLE_S: Final = 1.0
-"""Between the last answer and the sums: the agent looks once more."""
+"""Between the last answer and the look that the sums are held against."""
 _PROBE: Final = Ask("probe", "/v1/completions", completion(MODEL, "ping", output_tokens=1, stream=False))
 
 
@@ -156,6 +156,13 @@ async def _chosen(system: System) -> None:
 
 async def _summed(system: System) -> None:
     await asyncio.sleep(SETTLE_S)
+    settled_s = system.clock()
+
+    async def looked() -> bool:
+        heard_s, fields = system.recording.snapshots[-1]
+        return heard_s - fields["sample_age_s"] >= settled_s
+
+    await system.fleet.until("a look at what is over", looked)
     system.clients.told()
 
 

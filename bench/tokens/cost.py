@@ -21,7 +21,7 @@ from extproc.tokens.blocks import blocks_of
 from extproc.tokens.counter import TokenCounter
 from extproc.tokens.estimator import LEARNED_ALL, LEARNED_EVERY, Estimator
 from extproc.tokens.loading import CountedModel
-from extproc.tokens.pieces import Cut, PieceCounts, cut
+from extproc.tokens.pieces import Cut, KnownPieces, cut
 from extproc.tokens.template import Rendered
 from extproc.tokensettings import TokenSettings
 
@@ -164,7 +164,7 @@ class _Steps:
         self._template = model.template
         settings = TokenSettings()
         self._inline_bytes_max = settings.inline_bytes_max
-        self._known = PieceCounts(settings.cache_bytes_max)
+        self._known = KnownPieces(settings.cache_bytes_max)
         self._estimator = Estimator(settings)
         self._metrics = Metrics()
         self._thread = ThreadPoolExecutor(1)

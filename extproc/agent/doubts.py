@@ -93,7 +93,7 @@ class Doubts:
         faults |= self._fallen(told)
         told = _without(told, faults)
         if not reading.frozen:  # what still shows the step of before tells nothing of the time since
-            self._look(told, reading.decode_seconds_total, now_s)
+            self._look(reading, told, now_s)
         faults |= {name: lie.reason for name, lie in self._lies.items()}
         faults |= self._contradictions(_without(told, faults), again=not reading.frozen)
         for name, reason in faults.items():
@@ -113,8 +113,8 @@ class Doubts:
                     self._highest[name] = max(highest, told[name])
         return faults
 
-    def _look(self, told: Mapping[str, float], decode_seconds_total: float | None, now_s: float) -> None:
-        kept = self._looks.take(now_s, told, decode_seconds_total)
+    def _look(self, reading: EngineReading, told: Mapping[str, float], now_s: float) -> None:
+        kept = self._looks.take(now_s, told, reading.decode_seconds_total, reading.gauges_every_s)
         for name, lie in list(self._lies.items()):
             run = self._looks.run(name)
             if run is None or (run.rising_since if lie.constant_since is None else run.constant_since) > (

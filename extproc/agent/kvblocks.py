@@ -61,7 +61,7 @@ class EngineBlocks:
         return self._held.keys()
 
     def take(self, source: int, batch: Batch) -> None:
-        """What this publisher said next. Takes about 1 µs for each block."""
+        """What this publisher said next. Takes 3 to 5 µs for a block that comes and goes."""
         for event in batch.events:
             match event:
                 case StoredBlocks():

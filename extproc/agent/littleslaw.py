@@ -8,7 +8,8 @@ the first token, S, and of the gaps between tokens, D. In a time T
     D/T   requests decode
 
 A request adds its time to S when its first token comes, so S runs behind while a queue grows: of a queue that rises by
-R while N first tokens come, served in turn, N/(N + R) shows. D is told token by token.
+R while N first tokens come, served in turn, N/(N + R) shows. D is told token by token. Where an engine tells no D, its
+totals may be of requests that ended, and be as old as these: then nothing follows from S, nor from D.
 
 What is *not* a lie, and looks like one: clients that wait for one answer before they ask again, and full batches, hold
 a number of running requests constant; waiting is 0 as long as there is room; a queue may starve behind requests of a
@@ -61,21 +62,19 @@ def is_over(window: Window, signal: str) -> bool:
     """Whether a number of requests that did not fall in the window is more than their times allow.
 
     It is a counter where a gauge belongs, or it stands still. Of requests that wait only a counter is told: a queue may
-    starve. For those that run D must be known.
+    starve.
     """
     firsts, decoded_s = window.gained("first_tokens_total"), window.decode_seconds
     waited_s, counts = window.gained("prefill_seconds_total"), window.known(signal)
-    if firsts is None or firsts < FIRST_TOKENS_MIN or waited_s is None or len(counts) < len(window.marks):
+    if firsts is None or firsts < FIRST_TOKENS_MIN or waited_s is None or decoded_s is None:
         return False
     rise = counts[-1] - counts[0]
     if signal in ("requests_waiting", "pending_prefills"):
         least, most = COUNTER_SHARES
         if not least * firsts <= rise <= most * firsts:
             return False
-    elif decoded_s is None:
-        return False
     shown = sum(counts) / len(counts) * firsts / (firsts + rise)
-    return shown > OVER_RATIO * (waited_s + (decoded_s or 0.0)) / window.seconds + OVER_MARGIN
+    return shown > OVER_RATIO * (waited_s + decoded_s) / window.seconds + OVER_MARGIN
 
 
 def is_under(window: Window, count: float) -> bool:
@@ -94,7 +93,9 @@ def is_under(window: Window, count: float) -> bool:
 def hides_pending(window: Window) -> bool:
     """Whether requests waited for their first token, though none was seen to in the whole window."""
     waited_s, firsts = window.gained("prefill_seconds_total"), window.gained("first_tokens_total")
-    return bool(firsts) and waited_s is not None and window.is_busy and waited_s > window.seconds * PENDING_MIN
+    if not firsts or waited_s is None or window.decode_seconds is None:
+        return False
+    return window.is_busy and waited_s > window.seconds * PENDING_MIN
 
 
 def cache_stands_still(window: Window, usage: float, *, running_is_sound: bool) -> bool:

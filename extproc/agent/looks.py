@@ -89,9 +89,11 @@ class Looks:
         """Of the latest mark; the first is 1."""
         self._runs: dict[str, Run] = {}
 
-    def take(self, now_s: float, told: Mapping[str, float], decode_seconds_total: float | None) -> bool:
-        """Take a look; whether it was kept."""
-        kept = not self._marks or now_s - self._marks[-1].at_s >= APART_S
+    def take(
+        self, now_s: float, told: Mapping[str, float], decode_seconds_total: float | None, gauges_every_s: float
+    ) -> bool:
+        """Take a look; whether it was kept: gauges may not have been written since the one before."""
+        kept = not self._marks or now_s - self._marks[-1].at_s >= max(APART_S, gauges_every_s)
         if kept:
             self._marks.append(Mark(now_s, {name: told[name] for name in _KEPT & told.keys()}, decode_seconds_total))
             self._number += 1

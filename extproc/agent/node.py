@@ -20,9 +20,11 @@ from extproc.agent.scrape import EnginePages
 from extproc.agent.settings import AgentConfig
 from extproc.agent.watch import EngineWatch, Sighting
 from extproc.agent.wire import Report
-from extproc.core.snapshot import REASON_CHARS_MAX, SIGNALS, NodeState, Snapshot
+from extproc.core.snapshot import SIGNALS, NodeState, Snapshot
 
 DRAINING = "draining"
+DRAIN_LOOK_S = 1.0
+"""No longer than that is it between two looks at an engine that has to finish."""
 
 
 class Node:
@@ -92,6 +94,8 @@ class Node:
             if report is not None:
                 tell(self._with_kv(report))
             next_s = self._pace.next_s(self._seen[0], began_s)
+            if self._drain.on and not self._drain.is_empty:
+                next_s = min(next_s, began_s + DRAIN_LOOK_S)  # somebody waits
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(max(next_s, loop.time())):
                     await self._hurry.wait()
@@ -178,7 +182,7 @@ class Node:
         if state is not NodeState.READY:
             return ()
         wrong = {name: reason for name, reason in self.absent.items() if reason not in NOTHING_WRONG}
-        return tuple(sorted((name, reason[:REASON_CHARS_MAX]) for name, reason in wrong.items() if name in SIGNALS))
+        return tuple(sorted((name, reason) for name, reason in wrong.items() if name in SIGNALS))
 
     def _snapshot(
         self, host: str, sighting: Sighting, gpu: GpuUsage, state: NodeState, not_ready: str | None

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from extproc.agent.kvwatch import KvReport
-from extproc.core.snapshot import ROUND_TRIP_S_MAX, NodeState, ServedModel, Snapshot
+from extproc.core.snapshot import REASON_CHARS_MAX, ROUND_TRIP_S_MAX, NodeState, ServedModel, Snapshot
 from extproc.pb import nodes_pb2
 from extproc.pb.nodes_pb2 import AbsentSignal, AgentMessage, Goodbye, ModelList, NodeSnapshot
 
@@ -67,9 +67,15 @@ def node_snapshot(report: Report, now_s: float, round_trip_s: float, *, with_mod
         adapter_slots_free=snapshot.adapter_slots_free,
         round_trip_ms=min(round_trip_s, ROUND_TRIP_S_MAX) * 1000 or None,
         weight=snapshot.weight,
-        not_ready_reason=snapshot.not_ready_reason,
-        absent=[AbsentSignal(signal=signal, reason=reason) for signal, reason in snapshot.absent],
+        not_ready_reason=None if snapshot.not_ready_reason is None else shown_reason(snapshot.not_ready_reason),
+        absent=[AbsentSignal(signal=signal, reason=shown_reason(reason)) for signal, reason in snapshot.absent],
     )
+
+
+def shown_reason(reason: str) -> str:
+    """A reason as routers take it: printable and not too long. What an engine or a driver says may be in it."""
+    printable = "".join(character if character.isprintable() else "?" for character in reason[:REASON_CHARS_MAX])
+    return printable if len(reason) <= REASON_CHARS_MAX else printable[:-1] + "…"
 
 
 def goodbye_message(report: Report) -> AgentMessage:

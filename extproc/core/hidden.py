@@ -39,8 +39,9 @@ def hides_of(snapshot: Snapshot) -> int:
 
 def some_hide(nodes: Iterable[NodeView]) -> int:
     """What some of the nodes hide, and others tell."""
+    kinds = {node.hides for node in nodes}  # a few, of many nodes
     some, every = 0, -1
-    for node in nodes:
-        some |= node.hides
-        every &= node.hides
+    for bits in kinds:
+        some |= bits
+        every &= bits
     return some & ~every

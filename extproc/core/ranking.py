@@ -20,9 +20,10 @@ def by_cost(
     Tied ones stand by node id, turned by a hash of the request: so ties spread evenly.
     """
     keys: Sequence[float] | Sequence[tuple[bool, int, float]] = costs
-    if unsure or any(request.model in node.adapters_unloaded for node in nodes):
+    is_adapter = any(request.model in node.adapters_unloaded for node in nodes)
+    if unsure or is_adapter:
         keys = [
-            (node.snapshot.node_id in unsure, _adapter_tier(node, request.model), cost)
+            (node.snapshot.node_id in unsure, _adapter_tier(node, request.model) if is_adapter else 0, cost)
             for node, cost in zip(nodes, costs, strict=True)
         ]
     order = sorted(range(len(keys)), key=keys.__getitem__)
@@ -72,7 +73,11 @@ def others_by_chance(
 
 def _adapter_tier(node: NodeView, model: str) -> int:
     """0: no adapter, or loaded, or being so; 1: there is a place for it; 2: another would have to go, or who knows."""
-    if model not in node.adapters_unloaded or model in node.own.adapters_sent:
+    if model in node.own.adapters_sent:
+        return 0
+    if node.context_lengths is None:
+        return 2  # others tell that they have yet to load it
+    if model not in node.adapters_unloaded:
         return 0
     return 1 if (node.snapshot.adapter_slots_free or 0) > node.own.adapters_unseen else 2
 

@@ -46,6 +46,8 @@ from extproc.pb.nodes_pb2 import (
 ID_LENGTH_MAX = 128
 MODEL_VERSION_LENGTH_MAX = 256
 WEIGHT_MAX = 1000.0
+ABSENT_MAX = 64
+"""Signals that a snapshot may call absent; agents may know of more than are known here."""
 GOT_LENGTH_MAX = 80
 """Characters of a refused value that a reason repeats."""
 
@@ -213,6 +215,8 @@ def _numbers_of(message: NodeSnapshot) -> dict[str, Any] | str:
 
 def _absent_of(listed: Sequence[AbsentSignal]) -> tuple[tuple[str, str], ...] | str:
     """Reasons by signal, each once; signals that are not known here are left out."""
+    if len(listed) > ABSENT_MAX:
+        return _refused("absent", f"at most {ABSENT_MAX}", len(listed))
     absent: dict[str, str] = {}
     for place, one in enumerate(listed):
         if len(one.reason) > REASON_CHARS_MAX or not one.reason.isprintable():

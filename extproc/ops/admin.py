@@ -44,6 +44,7 @@ _INDEX = """extproc
   ready                it is up by its agent's last word (state), and that word still counts (freshness)
   out_s                so long still no request goes there, because it failed some; null: it gets requests
   on_trial             it failed some, and the next request sent there is the trial; then out_s counts again
+  absent               signals that its engine should tell, and why they are missing or not believed
   static               it stands in the configuration, and no agent has told of it: its age is not known
 /capacity              how many nodes each model needs, and when those that are there will be too few
 /decisions?limit=N     the latest decisions, newest first: candidates, costs (null: not scored), reason
@@ -186,10 +187,12 @@ def _node(sample: NodeSample) -> dict[str, object]:
     Of the prompt work at the node it is `prefill_tokens_ahead`, as of now; what it is made from rests on our clock.
     """
     snapshot: dict[str, object] = msgspec.to_builtins(sample.view.snapshot)
+    snapshot["absent"] = dict(sample.view.snapshot.absent)
     first = {name: snapshot.pop(name) for name in ("node_id", "host", "state")}
     view, out_s = sample.view, sample.out_s
     own: dict[str, object] = msgspec.to_builtins(view.own)
-    del own["work_tokens"], own["work_since_s"]
+    for on_our_clock in ("work_tokens", "work_since_s", "sent_tokens", "sent_since_s"):
+        del own[on_our_clock]
     ours = {
         "freshness": sample.freshness.value,
         "age_s": None if sample.age_s is None else round(sample.age_s, 3),

@@ -110,6 +110,16 @@ class NodeGauges(Collector):
             "Blocks of 16 tokens that the node's engine tells it has in its prefix cache; no series: it does not tell.",
             ((one, one.kv_blocks_told) for one in nodes),
         )
+        absent = GaugeMetricFamily(
+            "extproc_node_signal_absent",
+            "1: the node's engine should tell this signal, a field of /nodes, and its agent says that it is missing or "
+            "cannot be true. /nodes says why.",
+            labels=["node", "signal"],
+        )
+        for one in nodes:
+            for signal, _ in one.view.snapshot.absent:
+                absent.add_metric([one.view.snapshot.node_id, signal], 1)
+        yield absent
         yield _gauge(
             "extproc_node_out",
             "1: the node failed requests and is left out, or tried with one request at a time; 0: it is not.",

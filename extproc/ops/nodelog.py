@@ -11,7 +11,8 @@ from extproc.ops.nodegauges import NodeSample
 class NodeLog:
     """Compares the table with how it last looked. What changes back between two looks is not told.
 
-    State: of each node the host, the state and the freshness that were told, and whether it is left out or on trial.
+    State: of each node the host, the state and the freshness that were told, whether it is left out or on trial, and
+    which of its signals are absent.
     """
 
     def __init__(self, log: structlog.typing.FilteringBoundLogger) -> None:
@@ -19,6 +20,8 @@ class NodeLog:
         self._told: dict[str, tuple[str, str, str]] = {}
         self._out: dict[str, bool] = {}
         """Nodes that are left out for their failures; whether it was told that they are tried again."""
+        self._absent: dict[str, frozenset[str]] = {}
+        """Signals that were told to be absent, by node."""
         self._any_ready = True
 
     def look(self, nodes: Collection[NodeSample]) -> None:
@@ -45,6 +48,7 @@ class NodeLog:
             self._log.info("node left", node_id=node_id)
         self._told = told
         self._look_at_failures(nodes)
+        self._look_at_signals(nodes)
         any_ready = any(one.is_ready for one in nodes)
         if nodes and not any_ready and self._any_ready:
             self._log.warning("no node is fresh and ready: silent ones are served in turn, others not at all")
@@ -69,3 +73,26 @@ class NodeLog:
             if trial and not self._out.get(node_id, False):
                 self._log.info("node on trial", node_id=node_id, host=snapshot.host)
         self._out = out
+
+    def _look_at_signals(self, nodes: Collection[NodeSample]) -> None:
+        """Once for each time that a signal is absent, whatever becomes of the reason.
+
+        Only nodes that are ready tell what their engines lack: of others it stays as it was.
+        """
+        told = {}
+        for one in nodes:
+            node_id = one.view.snapshot.node_id
+            before = self._absent.get(node_id, frozenset())
+            if not one.is_ready:
+                told[node_id] = before
+                continue
+            reasons: dict[str, list[str]] = {}
+            for signal, reason in one.view.snapshot.absent:
+                if signal not in before:
+                    reasons.setdefault(reason, []).append(signal)
+            for reason, signals in reasons.items():
+                self._log.warning("signals absent", node_id=node_id, signals=signals, reason=reason)
+            now = told[node_id] = frozenset(signal for signal, _ in one.view.snapshot.absent)
+            if before - now:
+                self._log.info("signals told again", node_id=node_id, signals=sorted(before - now))
+        self._absent = told

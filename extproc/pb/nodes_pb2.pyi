@@ -462,13 +462,15 @@ class KvBlocks(_message.Message):
     node_id: _builtins.str
     boot_id: _builtins.str
     sequence: _builtins.int
-    """rises by one per message on a stream; the first one of a stream has `all`"""
+    """rises by one per message about the node on a stream; the first one has `all`"""
     all: _builtins.bool
-    """`stored` is all that there is; what was told before is forgotten"""
+    """`stored` is all that there is, with what follows; with none it is not known any more"""
     @_builtins.property
     def stored(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
-    def removed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def removed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """gone before `stored` came"""
+
     def __init__(
         self,
         *,

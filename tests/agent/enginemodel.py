@@ -38,7 +38,9 @@ class Engine:
     waiting: deque[Asked] = field(default_factory=deque)
     running: list[Asked] = field(default_factory=list)
     tick: int = 0
-    totals: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("tokens", "waited_s", "firsts", "gaps_s"), 0))
+    totals: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(("tokens", "waited_s", "firsts", "gaps_s"), 0)
+    )
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)

@@ -102,6 +102,8 @@ def test_adapters_have_the_names_of_models(names: object, path: str, wanted: str
 @pytest.mark.parametrize(("key", "value"), [
     ("interval_s", 0.01), ("interval_s", 61), ("interval_s", "1h"), ("interval_s", "fast"), ("interval_s", True),
     ("interval_s", "inf"), ("scrape_timeout_s", 0), ("page_bytes_max", 10), ("reconnect_backoff_s_max", 0),
+    ("idle_interval_s", 3.1), ("idle_interval_s", 0.01), ("hung_s", 0.9), ("hung_s", 3601), ("drain_s", -1),
+    ("drain_s", 3601), ("probe_timeout_s", 0.05), ("admin", "nowhere"), ("admin_remote", "perhaps"),
     ("goodbye_s", -1), ("routers", []), ("routers", ["nowhere"]), ("routers", ["a:0"]), ("engines", []), ("other", 1),
 ])  # fmt: skip
 def test_what_is_out_of_range_or_unknown_is_a_fault_with_its_path(key: str, value: object) -> None:

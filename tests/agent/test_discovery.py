@@ -233,6 +233,19 @@ async def test_a_certificate_has_the_name_that_led_there_unless_another_is_told(
             assert bool(router.heard) == reached
 
 
+async def test_a_name_of_this_machine_leads_to_its_router() -> None:
+    async with listening("127.0.0.1") as at:
+        ((address, router),) = at.items()
+        clock, found = asyncio.get_running_loop().time, config(routers=[f"dns:localhost:{address.port}"])
+        routers = Routers(found, clock, structlog.get_logger())
+        task = asyncio.create_task(routers.run())
+        routers.offer(report(1))
+        await until(lambda: router.heard)
+        routers.leave()
+        await asyncio.wait_for(task, 10)
+        assert told(router) == ["snapshot", "goodbye"]
+
+
 async def test_the_systems_resolver_is_asked_for_every_address(monkeypatch: pytest.MonkeyPatch) -> None:
     assert TcpAddress("127.0.0.1", 9004) in await look_up(RouterName("localhost", 9004))
     rows = [(socket.AF_INET, 1, 6, "", ("10.0.0.2", 9)), (socket.AF_INET6, 1, 6, "", ("fd00::0:2", 9, 0, 0))] * 2

@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from extproc.agent.doubts import Doubts
+from extproc.agent.engines import vllm
 from extproc.agent.engines.reading import EngineReading
 from tests.agent.enginemodel import Engine, Lie, Watched, honest
 from tests.agent.pages import sample
@@ -42,13 +44,13 @@ def test_no_load_makes_an_honest_engine_a_liar(
 @pytest.mark.parametrize("seconds", [31, 120])
 def test_clients_that_wait_for_their_answers_hold_everything_constant(seconds: int) -> None:
     engine = Engine(clients=8, batch=8, decode_ticks=1)
-    watched = Watched(engine, lambda reading, _: {"requests_running": 8, "requests_waiting": 0})
+    watched = Watched(engine, lambda *_: {"requests_running": 8, "requests_waiting": 0})
     assert doubted(watched, seconds) == {}
 
 
 def test_a_queue_that_starves_behind_others_is_believed() -> None:
     """Requests of a higher priority pass it: it stands still, or grows, and those that are served never waited."""
-    watched = Watched(Engine(0.5, batch=64), lambda reading, look: {"requests_waiting": 5000, "pending_prefills": 5000})
+    watched = Watched(Engine(0.5, batch=64), lambda *_: {"requests_waiting": 5000, "pending_prefills": 5000})
     assert doubted(watched, 90) == {}
 
 
@@ -61,7 +63,7 @@ def test_usage_that_is_rounded_to_hundredths_is_believed() -> None:
 
 
 def test_a_full_cache_stays_full() -> None:
-    full: Lie = lambda reading, _: {"kv_usage": 0.98, "kv_blocks_available": 200}  # noqa: E731
+    full: Lie = lambda *_: {"kv_usage": 0.98, "kv_blocks_available": 200}  # noqa: E731
     assert doubted(Watched(Engine(0.5), full), 90) == {}
 
 
@@ -79,7 +81,7 @@ def test_a_burst_while_nobody_looked_proves_nothing() -> None:
 def test_looks_that_come_fast_are_not_more_than_they_span() -> None:
     """Answers come and go between two looks of a second; of a twentieth of a second thirty are soon there."""
     watched = Watched(Engine(0.5), honest)
-    assert {} == {name: why for _ in range(300) for name, why in watched.look(0.1).absent.items()}
+    assert {name: why for _ in range(300) for name, why in watched.look(0.1).absent.items()} == {}
 
 
 def test_six_digits_do_not_make_a_total_fall() -> None:
@@ -101,10 +103,33 @@ def test_a_restart_begins_all_anew() -> None:
 
 
 def test_captured_pages_are_believed() -> None:
-    from extproc.agent.doubts import Doubts
-    from extproc.agent.engines import vllm
-
     doubts, look = Doubts(), None
     for number, name in enumerate(("idle_fresh", "load_3", "after")):
         reading, look = vllm.read(sample(f"vllm_0.32.0_cpu_{name}.prom"), look)
         assert doubts.checked(reading, float(number)) == reading
+
+
+@pytest.mark.parametrize("every", [2, 10])
+def test_gauges_that_are_written_now_and_then_are_believed(every: int) -> None:
+    """Of counters that are written at once."""
+    written: dict[str, object] = {}
+
+    def late(reading: EngineReading, look: int) -> dict[str, object]:
+        if look % every == 1:
+            gauges = ("requests_running", "requests_waiting", "active_decodes", "pending_prefills", "kv_usage")
+            written.update({name: getattr(reading, name) for name in gauges}, kv_blocks_available=None)
+        return written | {"gauges_every_s": float(every)}
+
+    assert doubted(Watched(Engine(0.15, decode_ticks=7, tokens=20_000, seed=1), late), 300) == {}
+    assert doubted(Watched(Engine(0.5, batch=64, tokens=4000, seed=2), late), 300) == {}
+
+
+def test_totals_of_requests_that_ended_prove_nothing() -> None:
+    """A queue that grows, and totals that tell of requests that came long before."""
+    engine, held = Engine(1.0, batch=50, decode_ticks=900), [0.0]
+
+    def ended(reading: EngineReading, look: int) -> dict[str, object]:
+        held.append(reading.prefill_seconds_total or 0.0)
+        return {"decode_seconds_total": None, "prefill_seconds_total": held[max(0, look - 120)]}
+
+    assert doubted(Watched(engine, ended), 300) == {}

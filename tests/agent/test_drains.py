@@ -14,7 +14,7 @@ import pytest
 import structlog
 from click.testing import CliRunner, Result
 
-from extproc.agent import admin
+from extproc.agent import admin, node
 from extproc.agent.agent import run
 from extproc.agent.settings import AgentConfig
 from extproc.cli import main
@@ -128,6 +128,12 @@ async def test_a_call_may_wait_until_the_engines_have_no_requests(tmp_path: Path
         waiting = asyncio.create_task(post(session, "/drain?wait=60"))
         engines[0].pages["/metrics"] = vllm_lines(generated=9)
         assert await waiting == (200, {"draining": ["gpu-1", "gpu-2"], "busy": []})
+
+
+async def test_a_call_need_not_wait_for_the_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "DRAIN_LOOK_S", 0.05)
+    async with called(tmp_path, interval_s=60.0) as (_, _, session):
+        assert (await post(session, "/drain?wait=20"))[0] == 200
 
 
 async def test_an_engine_that_fails_while_its_node_drains_is_loading(tmp_path: Path) -> None:

@@ -121,6 +121,19 @@ def test_each_copy_is_counted() -> None:
     assert found(PROMPT, blocks.held) == 1, "a removal too many is not owed"
 
 
+def test_a_block_behind_one_that_is_gone_waits_for_it() -> None:
+    """A block of ours spans both."""
+    blocks = EngineBlocks(1000)
+    first, second, other = PROMPT[:24], PROMPT[:48], PROMPT[:24] + PROMPT[:24]
+    blocks.take(0, batch(stored(second, 24), removed(first), stored(other, 24, 1)))
+    ours, others = token_blocks_of(second), token_blocks_of(other)
+    assert set(blocks.held) == {ours[2], others[2]}
+    blocks.take(0, batch(stored(first, 24)))
+    assert set(blocks.held) == {*ours, *others}
+    blocks.take(0, batch(removed(first), removed(other), removed(second)))
+    assert not blocks._blocks
+
+
 def test_ranks_and_publishers_have_caches_of_their_own() -> None:
     blocks = EngineBlocks(1000)
     for source, rank in ((0, 0), (0, 1), (1, 0)):

@@ -3,13 +3,18 @@
 from collections.abc import Sequence
 
 import pytest
+import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.agent import kvtold
+from extproc.agent.discovery import Routers
 from extproc.agent.kvblocks import EngineBlocks
 from extproc.agent.kvtold import ANEW_S_MAX, ANEW_S_MIN, NUMBERS_MAX, KvTold
 from extproc.agent.kvwatch import KvReport
+from extproc.agent.settings import AgentConfig, parse
+from extproc.agent.wire import Report
+from extproc.core.snapshot import NodeState, Snapshot
 from extproc.pb.nodes_pb2 import Acknowledgement, KvBlocks
 
 NOW_S = 1000.0
@@ -181,6 +186,16 @@ def test_a_router_that_does_not_know_them_is_told_no_more_on_this_stream() -> No
     told.begin()
     told.offer(report([1, 2]), NOW_S)
     assert told
+
+
+async def test_a_router_that_is_found_later_is_told_what_there_is_then() -> None:
+    """A report's changes mean nothing to who did not hear those before, nor what there was, once more was heard."""
+    config = parse({"engines": [{"node_id": "n", "engine": "http://127.0.0.1:8000"}]})
+    assert isinstance(config, AgentConfig)
+    routers = Routers(config, lambda: NOW_S, structlog.get_logger())
+    snapshot = Snapshot("n", "10.0.0.1:80", "b", 1, 0.0, NodeState.READY)
+    routers.offer(Report(snapshot, NOW_S, report([1])))
+    assert routers._latest["n"] == Report(snapshot, NOW_S)
 
 
 @given(

@@ -50,7 +50,8 @@ def test_who_comes_late_knows_nothing_until_all_is_cleared() -> None:
     heard = Heard()
     assert heard.watch.missing_before(0, 7) == 0
     heard.take(7, stored(1))
-    assert (heard.blocks, heard.watch.counts.gaps) == (None, 1)
+    assert not heard.watch.known
+    assert heard.watch.counts.gaps == 1
     heard.take(8, stored(2), CLEARED, stored(3), CLEARED, stored(4), stored(5))
     assert heard.blocks == 2
     assert not heard.watch.blocks.cut()[1], "what was not known was not there"
@@ -60,7 +61,7 @@ def test_a_gap_ends_what_is_known() -> None:
     heard = Heard()
     heard.take(0, stored(1))
     heard.take(2, stored(2))
-    assert heard.blocks is None
+    assert not heard.watch.known
     heard.take(3, CLEARED)
     heard.take(4, stored(3))
     assert (heard.blocks, heard.watch.counts.gaps) == (1, 1)

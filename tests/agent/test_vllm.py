@@ -106,8 +106,8 @@ def test_offsets_are_kept_per_engine() -> None:
 
 def test_one_engine_that_drifts_too_fast_makes_the_sum_absent() -> None:
     engine = Engine()
-    for step in range(1, 5):
-        reading = engine(vllm_lines(0, running=2, first_tokens=10 * step) + vllm_lines(1, running=1))
+    for step in range(8):
+        reading = engine(vllm_lines(0, running=2, first_tokens=10 * (1 + step // 2)) + vllm_lines(1, running=1))
     assert (reading.active_decodes, reading.pending_prefills) == (None, None)
     assert "drift" in reading.absent["active_decodes"]
     assert reading.requests_running == 3

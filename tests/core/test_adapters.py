@@ -87,10 +87,13 @@ def test_nodes_that_do_not_list_an_adapter_never_serve_it() -> None:
     assert order([node("a", loaded=None), node("b", loaded=False, slots=0, own=BUSY)]) == "b"
 
 
-def test_a_node_whose_list_is_unknown_may_have_anything_loaded() -> None:
-    """It stands with those that have it: what is not known excludes nobody."""
-    unknown = view("a", BUSY, models=None)
-    assert order([unknown, node("b", loaded=False, slots=1)]) == "ab"
+def test_a_node_whose_list_is_unknown_stands_with_those_that_would_have_to_throw_another_out() -> None:
+    """What is not known excludes nobody, and is no reason to be preferred to those that tell."""
+    unknown = view("a", models=None)
+    assert order([unknown, node("b", loaded=False, slots=1, own=BUSY)]) == "ba"
+    assert order([unknown, node("b", loaded=False, slots=0, own=BUSY)]) == "ab"
+    sent = view("a", OwnLoad(adapters_sent=frozenset({"tuned"})), models=None)
+    assert order([sent, node("b", loaded=False, slots=1)]) == "ab"
 
 
 def fleet_of(slots: int, names: str = "abcd") -> Balancer:

@@ -11,17 +11,17 @@ from extproc.core.comparable import TELLING_SHARE_MIN, judged, tokens_ahead
 from extproc.core.decision import Chosen, Refused
 from extproc.core.policy import RoutingPolicy
 from extproc.core.room import Limits, room_of
-from extproc.core.router import Known, Standing, Verdict, decide
+from extproc.core.router import ALONE, Known, Standing, Verdict, decide
 from extproc.core.snapshot import ALWAYS, NodeView, OwnLoad, Snapshot
 from tests.core.fleet import NOW_S, SETTINGS, request, snapshot, view
 
 
-def chosen_of(nodes: list[NodeView], request_id: str = "r", standing: Standing = Standing()) -> str | None:
+def chosen_of(nodes: list[NodeView], request_id: str = "r", standing: Standing = ALONE) -> str | None:
     verdict = verdict_of(nodes, request_id, standing)
     return verdict.outcome.node_id if isinstance(verdict.outcome, Chosen) else None
 
 
-def verdict_of(nodes: list[NodeView], request_id: str = "r", standing: Standing = Standing()) -> Verdict:
+def verdict_of(nodes: list[NodeView], request_id: str = "r", standing: Standing = ALONE) -> Verdict:
     policy = RoutingPolicy(strategy="least-inflight")
     return decide(request(request_id, 10), nodes, policy, SETTINGS, Known(), NOW_S, standing)
 

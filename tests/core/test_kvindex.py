@@ -44,7 +44,7 @@ def test_it_knows_what_each_node_told(steps: list[Any], asked: list[int], coming
         assert {one: found.count(one) for one in NODES} == {
             one: len(model[one]) if one in model else None for one in NODES
         }
-    masks = {}
+    masks: dict[int, int] = {}
     for node_id, blocks in coming.items():
         for block in blocks:
             masks[block] = masks.get(block, 0) | found.bit(node_id)

@@ -149,6 +149,8 @@ def test_when_its_agent_fell_silent_it_is_what_it_was_before(node_id: str) -> No
     assert members(of) == {node_id: False}
     assert of.tick(almost_s + 1) == [node_id]
     assert members(of) == {"s": True}
+    (view,) = of.views()
+    assert view.own.sequences_open == (1 if node_id == "s" else 0), "by its own name it had what is still open"
     assert node_of(of.route(request("r2"), POLICY, almost_s + 1)) == "s"
     of.finish("r1", almost_s + 2)
     of.finish("r2", almost_s + 2)
@@ -234,3 +236,18 @@ def test_what_ended_there_is_not_remembered_for_a_sample_that_never_comes() -> N
     assert len(ledger.closed) == 20
     of.tick(NOW_S + LIMITS.stale_s + 10.0 + 5.0)
     assert [entry.closed_s for entry in ledger.closed] == [NOW_S + number for number in range(5, 20)]
+
+
+def test_whoever_waits_has_a_claim_to_them_while_they_are_members() -> None:
+    of = fleet(static(), static("t", HOST_T, models=("other",)))
+
+    def able() -> frozenset[str]:
+        return of._admission._able.to_serve(MODEL, 0, None)
+
+    assert able() == {"s"}
+    of.route(request("r1"), POLICY, NOW_S)
+    of.observe(NodeReported(snapshot("gpu-1", host=HOST_S)), NOW_S)
+    assert able() == {"gpu-1"}
+    assert "s" not in of._round_robin._credits, "nothing is kept of what is no member"
+    of.tick(NOW_S + LIMITS.member_s)
+    assert able() == {"s"}

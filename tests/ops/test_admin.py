@@ -10,6 +10,7 @@ from extproc.core.snapshot import Learned, NodeState, OwnLoad, ServedModel, Snap
 from extproc.ops import admin
 from tests.ops.pages import Admin, Client, page
 
+CLOCKED = {"work_tokens", "work_since_s", "sent_tokens", "sent_since_s"}
 CLOCK_S = 1e9
 """Late on the balancer's clock."""
 
@@ -52,10 +53,19 @@ async def test_nodes_shows_every_field_and_unknown_as_null(of: Admin, client: Cl
     loaded, tuned = node["models"]
     assert loaded == {"name": "m", "version": None, "context_length_tokens": 4096, "loaded": True}
     assert (tuned["name"], tuned["loaded"]) == ("tuned", False)
-    assert set(node["own"]) == set(OwnLoad.__struct_fields__) - {"work_tokens", "work_since_s"}
+    assert set(node["own"]) == set(OwnLoad.__struct_fields__) - CLOCKED
     assert (node["own"]["sequences_open"], node["own"]["requests_unseen"], node["own"]["prefill_tokens"]) == (1, 1, 10)
     assert set(node["learned"]) == set(Learned.__struct_fields__)
     assert node["learned"]["decode_s_per_token"] is None
+
+
+async def test_nodes_shows_why_a_signal_is_absent_by_its_name(of: Admin, client: Client) -> None:
+    why = (("kv_usage", "it stands still"), ("requests_running", '<script>alert("it")</script>'))
+    of.report("a", absent=why)
+    of.report("b", host="127.0.0.1:8001", kv_usage=0.5)
+    a, b = (await page(client, "/nodes"))["nodes"]
+    assert (a["absent"], b["absent"]) == (dict(why), {})
+    assert a["kv_usage"] is None
 
 
 async def test_nodes_shows_for_how_long_one_is_out_and_then_that_it_is_on_trial(of: Admin, client: Client) -> None:
@@ -207,6 +217,12 @@ async def test_metrics_is_prometheus_text(of: Admin, client: Client) -> None:
     async with client.get("/metrics") as response:
         assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
         assert 'extproc_node_kv_usage_ratio{node="a"} 0.25\n' in await response.text()
+    of.report("a", sequence=2, absent=(("kv_usage", "it stands still"),))
+    async with client.get("/metrics") as response:
+        text = await response.text()
+    assert 'extproc_node_signal_absent{node="a",signal="kv_usage"} 1.0\n' in text
+    assert "it stands still" not in text
+    assert "extproc_node_kv_usage_ratio{" not in text
 
 
 async def test_the_index_lists_every_page(of: Admin, client: Client) -> None:
@@ -219,7 +235,7 @@ async def test_the_index_lists_every_page(of: Admin, client: Client) -> None:
 async def test_the_index_says_what_in_nodes_does_not_speak_for_itself(client: Client) -> None:
     async with client.get("/") as response:
         said = {line.split()[0] for line in (await response.text()).splitlines()}
-    assert said >= {"ready", "out_s", "on_trial"}
+    assert said >= {"ready", "out_s", "on_trial", "absent"}
 
 
 async def test_what_is_not_there_is_404_and_nothing_can_be_posted(client: Client) -> None:

@@ -49,6 +49,53 @@ def test_a_node_that_is_left_out_is_told_once_then_its_trial_then_its_return() -
     }
 
 
+def test_signals_that_are_absent_are_told_once_and_so_are_those_that_come_back() -> None:
+    def lacks(*signals: str, why: str = "gone", freshness: Freshness = Freshness.FRESH, **more: object) -> NodeSample:
+        absent = tuple((signal, why) for signal in signals)
+        return NodeSample(view("a", absent=absent, **more), freshness, 0.0)  # type: ignore[arg-type]
+
+    looks = [
+        [lacks("kv_usage", "models")],
+        [lacks("kv_usage", "models", why="not believed")],
+        [lacks("kv_usage", "requests_running")],
+        [lacks(state=NodeState.LOADING)],
+        [lacks(freshness=Freshness.STALE)],
+        [lacks("kv_usage")],
+        [lacks()],
+        [lacks()],
+        [],
+        [lacks("kv_usage")],
+    ]
+    told = [
+        [
+            (line["event"], line["signals"], line.get("reason"), line["log_level"])
+            for line in lines
+            if "signals" in line and line["node_id"] == "a"
+        ]
+        for lines in told_of(looks)
+    ]
+    absent, again = "signals absent", "signals told again"
+    assert told == [
+        [(absent, ["kv_usage", "models"], "gone", "warning")],
+        [],
+        [(absent, ["requests_running"], "gone", "warning"), (again, ["models"], None, "info")],
+        [],
+        [],
+        [(again, ["requests_running"], None, "info")],
+        [(again, ["kv_usage"], None, "info")],
+        [],
+        [],
+        [(absent, ["kv_usage"], "gone", "warning")],
+    ]
+
+
+def test_signals_that_are_absent_for_one_reason_are_one_line() -> None:
+    absent = (("kv_usage", "off"), ("models", "wrong"), ("requests_running", "off"))
+    (lines,) = told_of([[NodeSample(view("a", absent=absent), Freshness.FRESH, 0.0)]])
+    told = {line["reason"]: line["signals"] for line in lines if line["event"] == "signals absent"}
+    assert told == {"off": ["kv_usage", "requests_running"], "wrong": ["models"]}
+
+
 def test_each_change_of_a_node_is_one_line() -> None:
     capturing = CapturingLogger()
     log = NodeLog(

@@ -6,24 +6,29 @@ counts as finished, a pooling request finishes without any token. So only differ
 anew
 
 - whenever the engine is idle, since then there are no decodes, and the engine's own start is such a moment;
-- whenever the result is out of bounds, so that it becomes 0 or running, whichever is nearer. After `VIOLATIONS_MAX` of
-  these without an idle moment between them the drift is faster than the corrections, and the count is absent until
-  the next one.
+- when the result was out of bounds in `TORN_LOOKS` looks in a row, by the least that it was beyond 0 or running. After
+  `VIOLATIONS_MAX` of these without an idle moment between them the drift is faster than the corrections, and the count
+  is absent until the next one.
 
 A preempted request is past its first token and waits again, to be computed anew: it is no drift. vLLM counts it as
 preempted only when it gets its next token, so any of the waiting requests may be one, and the bounds of those past
 their first token are 0 and all requests. Those beyond the batch count as pending prefills, which they are.
+
+A page may be torn: written while vLLM takes in a step, it has the gauges of the step before and the first tokens of
+this one. So one look never moves the offset, unless it found the engine idle after a look that did not.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from extproc.agent.engines.reading import count_of
 from extproc.core.snapshot import REQUESTS_MAX
 
 VIOLATIONS_MAX = 3
+TORN_LOOKS = 2
+"""So many looks in a row are not torn alike."""
 
 
 T = TypeVar("T")
@@ -48,7 +53,11 @@ class Drift:
     offset: float = 0.0
     """First tokens less finished requests, when the engine had no decodes."""
     violations: int = 0
-    """Times that the bounds were violated since the engine was idle."""
+    """Times that the offset was moved since the engine was idle."""
+    beyond: tuple[float, ...] = ()
+    """How far the latest looks in a row, fewer than `TORN_LOOKS`, were over running or under 0."""
+    idle_at: float | None = None
+    """First tokens less finished requests of the latest look, if it found the engine idle."""
 
 
 def count_decodes(
@@ -57,15 +66,24 @@ def count_decodes(
     """Active decodes in 0..running, or `None` while they cannot be told; and the drift to pass in next time."""
     difference = first_tokens - finished
     if running + waiting == 0:
-        return 0, Drift(offset=difference)
+        torn = before.idle_at is not None and before.idle_at != difference
+        return 0, replace(before, beyond=(), idle_at=difference) if torn else Drift(difference, idle_at=difference)
     if before.violations >= VIOLATIONS_MAX:
-        return None, before
+        return None, replace(before, idle_at=None)
     estimate = difference - before.offset
-    decodes = min(max(estimate, 0.0), float(running))
+    decodes = int(min(max(estimate, 0.0), float(running)))
     if 0 <= estimate <= running + waiting:
-        return int(decodes), before
-    after = Drift(offset=difference - decodes, violations=before.violations + 1)
-    return (int(decodes) if after.violations < VIOLATIONS_MAX else None), after
+        return decodes, replace(before, beyond=(), idle_at=None)
+    return _violated(before, estimate - decodes, decodes)
+
+
+def _violated(before: Drift, beyond: float, decodes: int) -> tuple[int | None, Drift]:
+    same_side = before.beyond and (before.beyond[0] > 0) == (beyond > 0)
+    latest = (*before.beyond, beyond) if same_side else (beyond,)
+    if len(latest) < TORN_LOOKS:
+        return decodes, replace(before, beyond=latest, idle_at=None)
+    after = Drift(before.offset + min(latest, key=abs), before.violations + 1)
+    return (decodes if after.violations < VIOLATIONS_MAX else None), after
 
 
 def decodes_over(

@@ -17,6 +17,7 @@ import msgspec
 from extproc.agent.engines.adapter import Adapter, Pages, missing_of, page_of
 from extproc.agent.engines.exposition import samples_of
 from extproc.agent.engines.models import entries_of, served_all
+from extproc.agent.engines.pagevalues import fell_together
 from extproc.agent.engines.reading import (
     NOT_TOLD,
     EngineReading,
@@ -114,9 +115,7 @@ def read(metrics: str | None, slots: str | None, before: Look | None) -> tuple[E
     page = samples_of(metrics or "", _WANTED)
     values = {name: samples[-1].value for name, samples in page.items()}
     counters = {name: values[name] for name in _COUNTERS if name in values}
-    restarted = before is not None and any(
-        name in counters and counters[name] < known for name, known in before.counters.items()
-    )
+    restarted = before is not None and fell_together(counters, before.counters)
     if restarted:
         before = None
     decoding = Total(values[_DECODED_S], values[_DECODED]) if _DECODED in values and _DECODED_S in values else None

@@ -36,6 +36,7 @@ _FIRST_TOKEN = "lmdeploy:time_to_first_token_seconds"  # noqa: S105 - a metric
 _PREFILL = ("lmdeploy:request_prefill_time_seconds", _FIRST_TOKEN)
 _DECODE = ("lmdeploy:time_per_output_token_seconds",)
 _GAP = "lmdeploy:iter_token_latency"
+_GAUGES_EVERY_S = 10.0
 _STARTED = "process_start_time_seconds"
 _COUNTERS = (
     _PROMPT,
@@ -80,6 +81,7 @@ def read(metrics: str, before: Look | None) -> tuple[EngineReading, Look]:
         restarted=began_anew,
         started_at_s=started_at_s,
         decode_seconds_total=seconds_told((_GAP,), totals),
+        gauges_every_s=_GAUGES_EVERY_S,
     )
     return reading, Look(started_at_s, remembered(counters, before), totals=totals)
 

@@ -7,6 +7,7 @@ metric. A series with a senseless number spoils its whole sum, for what the othe
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from extproc.agent.engines.decodes import Drift
 from extproc.agent.engines.exposition import Page, Sample, sums_by
@@ -15,6 +16,8 @@ from extproc.core.snapshot import COUNTER_MAX, REQUESTS_MAX
 
 ROUNDED = 1e-5
 """Share by which a difference of two numbers with six digits may be off."""
+
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,15 +154,21 @@ def seconds_told(names: Sequence[str], totals: Mapping[str, Total]) -> float | N
 def restarted(started_at_s: float | None, counters: Mapping[tuple[str, str], float], before: Look | None) -> bool:
     """Whether the engine began anew since the look before.
 
-    Its process start tells, where the page has it at both looks. Else more than half of the counters must have fallen
-    together, of those that had moved: one that falls alone is no counter, and `Doubts` tells what becomes of it. What
-    six digits round is no fall.
+    Its process start tells, where the page has it at both looks. Else counters must have fallen together.
     """
     if before is None:
         return False
     if started_at_s is not None and before.started_at_s is not None:
         return started_at_s != before.started_at_s
-    pairs = [(counters[name], known) for name, known in before.counters.items() if known > 0 and name in counters]
+    return fell_together(counters, before.counters)
+
+
+def fell_together(counters: Mapping[K, float], before: Mapping[K, float]) -> bool:
+    """Whether more than half of the counters fell, of those that had moved and are still there.
+
+    One that falls alone is no counter; `Doubts` tells what becomes of it. What six digits round is no fall.
+    """
+    pairs = [(counters[name], known) for name, known in before.items() if known > 0 and name in counters]
     fallen = sum(now < known * (1 - ROUNDED) for now, known in pairs)
     return 2 * fallen > len(pairs)
 

@@ -31,6 +31,8 @@ class EngineReading:
     decode_seconds_total: float | None = None
     """Σ over all requests of the gaps between their tokens, as they come; since the engine's start. Routers are not
     told: it is to check other signals by. `None`: the engine does not tell."""
+    gauges_every_s: float = 0.0
+    """Longest time between two moments at which an engine with work writes its gauges, where that is not every step."""
     kv_usage: float | None = None
     kv_block_size_tokens: int | None = None
     kv_blocks_total: int | None = None
@@ -80,11 +82,14 @@ def reading_from(
     frozen: bool = False,
     started_at_s: float | None = None,
     decode_seconds_total: float | None = None,
+    gauges_every_s: float = 0.0,
 ) -> EngineReading:
     """A reading out of one value for each of `MEASURED`, where a text is the reason why the signal is absent."""
     known: dict[str, Any] = {name: value for name, value in values.items() if not isinstance(value, str)}
     absent = {name: value for name, value in values.items() if isinstance(value, str)}
-    return EngineReading(asleep, restarted, frozen, started_at_s, decode_seconds_total, absent=absent, **known)
+    return EngineReading(
+        asleep, restarted, frozen, started_at_s, decode_seconds_total, gauges_every_s, absent=absent, **known
+    )
 
 
 def unread(reason: str) -> EngineReading:

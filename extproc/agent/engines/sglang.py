@@ -52,6 +52,7 @@ _DECODE = (
     "sglang:time_per_output_token_seconds",  # before 0.4.6
     "sglang:request_time_per_output_token_seconds",
 )
+_GAUGES_EVERY_S = 2.0  # forty decode steps, of 50 ms
 _STARTED = "process_start_time_seconds"
 _STEPS = ("sglang:realtime_tokens_total", "sglang:generation_tokens_total")
 _MOVES = (
@@ -109,6 +110,7 @@ def read(metrics: str, before: Look | None) -> tuple[EngineReading, Look]:
         frozen=stands_still(marks, len(_STEPS), 0, waiting, before),
         started_at_s=started_at_s,
         decode_seconds_total=seconds_told(_DECODE[:1], totals),
+        gauges_every_s=_GAUGES_EVERY_S,
     )
     return reading, Look(started_at_s, remembered(counters, before), totals=totals, marks=marks)
 
