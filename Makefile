@@ -46,6 +46,7 @@ bench: .venv/test
 	$(BIN)/python -m bench.prefix
 	$(BIN)/python -m bench.firsttoken
 	$(BIN)/python -m bench.streams
+	$(BIN)/python -m bench.ingest
 
 # Not in CI: VLLM_PYTHON is a Python that has vLLM; docs/agent.md says how to make one.
 real-vllm: tokenizers

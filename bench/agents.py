@@ -35,6 +35,8 @@ HALF_BYTES = 400
 """Of the connection's bytes: the preface, the head of the call, and a part of the message."""
 MODELS = (ServedModel("llama", context_length_tokens=131_072),)
 OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
+NARROW = [*OWN_CONNECTION, ("grpc.http2.bdp_probe", 0)]
+"""Little is under way to one that does not read."""
 
 
 def host_of(number: int) -> str:
@@ -113,7 +115,7 @@ class PlainOffer(Offer):
 
 async def flood(router: TcpAddress, number: int) -> None:
     """Send what will be refused, as fast as it is taken, and read nothing."""
-    async with grpc.aio.insecure_channel(str(router), OWN_CONNECTION) as channel:
+    async with grpc.aio.insecure_channel(str(router), NARROW) as channel:
         call = NodesStub(channel).Report()  # type: ignore[no-untyped-call]
         refused = replace(loaded(number, 1, random.Random(0)), node_id="slow", host="8.8.8.8:80")
         message = snapshot_message(Report(refused, 0.0), 0.0)
@@ -124,7 +126,7 @@ async def flood(router: TcpAddress, number: int) -> None:
 
 async def hold(router: TcpAddress) -> None:
     """Open a stream and say nothing on it."""
-    async with grpc.aio.insecure_channel(str(router), OWN_CONNECTION) as channel:
+    async with grpc.aio.insecure_channel(str(router), NARROW) as channel:
         call = NodesStub(channel).Report()  # type: ignore[no-untyped-call]
         with contextlib.suppress(grpc.aio.AioRpcError):
             await call.read()
@@ -152,7 +154,7 @@ async def through(router: TcpAddress, number: int, bytes_max: int | None) -> Non
         await going_back
 
     server = await asyncio.start_server(carry, "127.0.0.1", 0)
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", OWN_CONNECTION) as channel:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", NARROW) as channel:
         call = NodesStub(channel).Report()  # type: ignore[no-untyped-call]
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             message: AgentMessage = snapshot_message(

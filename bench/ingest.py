@@ -123,10 +123,11 @@ async def take(case: str, agents: int, nodes_each: int, seconds: float, *options
     """One case."""
     async with running() as (fleet, serve), told(serve, fleet.folder, agents, nodes_each, *options) as child:
         await asyncio.sleep(SETTLE_S)
+        began_s = time.monotonic()
         before = await counters(serve)
-        cpu, agents_cpu, began_s = cpu_s(serve.child.pid), cpu_s(child.pid), time.monotonic()
+        cpu, agents_cpu, cpu_from_s = cpu_s(serve.child.pid), cpu_s(child.pid), time.monotonic()
         await asyncio.sleep(seconds)
-        passed_s = time.monotonic() - began_s
+        passed_s, cpu_passed_s = time.monotonic() - began_s, time.monotonic() - cpu_from_s
         cpu, agents_cpu = cpu_s(serve.child.pid) - cpu, cpu_s(child.pid) - agents_cpu
         after = await counters(serve)
         applied = 'extproc_snapshots_total{verdict="applied"}'
@@ -143,9 +144,9 @@ async def take(case: str, agents: int, nodes_each: int, seconds: float, *options
         return Taken(
             case,
             reports / passed_s,
-            cpu / passed_s,
+            cpu / cpu_passed_s,
             cpu / reports * 1e6,
-            agents_cpu / passed_s,
+            agents_cpu / cpu_passed_s,
             spent_s / decided * 1e6 if decided else None,
             await nodes_fresh(fleet, serve),
         )

@@ -113,7 +113,17 @@ def as_json(comparison: Comparison, compared: Compared) -> dict[str, Any]:
         "default_class": comparison.settings.default_class,
         "priorities": dict(comparison.priorities),
     }
-    for name in ("requests", "seeds", "routers", "snapshot_interval_s", "first_tokens", "lost_share", "delay_s"):
+    numbers = (
+        "requests",
+        "seeds",
+        "routers",
+        "snapshot_interval_s",
+        "first_tokens",
+        "kv_events",
+        "lost_share",
+        "delay_s",
+    )
+    for name in numbers:
         settings[name] = getattr(comparison, name)
     return {
         "rows": [msgspec.to_builtins(row) for row in compared.rows],

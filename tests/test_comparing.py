@@ -21,6 +21,7 @@ OPTIONS: dict[str, Any] = {
     "seeds": 3,
     "routers": 2,
     "first_tokens": False,
+    "kv_events": True,
     "lost_share": 0.5,
 }
 NAME = "a name of 1 to 64 letters, digits, dots, dashes and underscores that begins with a letter or digit"

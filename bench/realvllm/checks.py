@@ -107,10 +107,10 @@ def _absent(recording: Recording) -> Iterator[Check]:
 
 
 def _repeats(recording: Recording) -> Iterator[Check]:
-    """What vLLM found of each prompt that was asked again, beside what its KV events promised."""
+    """What vLLM found of each prompt that was asked again, beside what the agent told of its cache."""
     expected = [one["expected"] for _, one in recording.repeats]
     found = [one["cached"] for _, one in recording.repeats]
-    yield _same("cached tokens of prompts asked again, by KV events", expected, found)
+    yield _same("cached tokens of prompts asked again, by KV blocks told", expected, found)
 
 
 def _same(what: str, wanted: object, got: object) -> Check:

@@ -13,7 +13,7 @@ from bench.realvllm.recording import ROUNDED, Recording, series_of
 from extproc.config import Config
 from extproc.core.snapshot import ServedModel, Snapshot
 from extproc.nodes import wire
-from extproc.pb.nodes_pb2 import Acknowledgement, AgentMessage, RouterMessage
+from extproc.pb.nodes_pb2 import Acknowledgement, AgentMessage, KvBlocks, RouterMessage
 from extproc.pb.nodes_pb2_grpc import NodesServicer, add_NodesServicer_to_server
 
 _ITS_OWN = ("node_id", "host", "sequence", "round_trip_s", "weight", "gpu_utilization")
@@ -30,17 +30,28 @@ class KeepingRouter(NodesServicer):
         self._models: tuple[ServedModel, ...] | None = None
         self.refused: list[str] = []
         """Why snapshots were malformed."""
+        self.held: set[int] = set()
+        """Numbers of the KV blocks that are there; none while that is not known."""
 
     async def Report(  # noqa: N802 - gRPC's name
         self, messages: AsyncIterator[AgentMessage], _: grpc.aio.ServicerContext[AgentMessage, RouterMessage]
     ) -> AsyncIterator[RouterMessage]:
         """One agent's stream."""
         async for message in messages:
-            if message.WhichOneof("message") == "snapshot":
+            if message.HasField("kv_blocks"):
+                self._keep_blocks(message.kv_blocks)
+                continue  # only refusals are acknowledged
+            if message.HasField("snapshot"):
                 self._keep(message)
             about = Acknowledgement(node_id=message.snapshot.node_id, sequence=message.snapshot.sequence)
             about.verdict = Acknowledgement.VERDICT_APPLIED
             yield RouterMessage(acknowledgement=about)
+
+    def _keep_blocks(self, told: KvBlocks) -> None:
+        if told.all:
+            self.held = set()
+        self.held.difference_update(told.removed)
+        self.held.update(told.stored)
 
     def _keep(self, message: AgentMessage) -> None:
         snapshot = wire.snapshot_of(message.snapshot, Config().hosts_allowed)

@@ -10,14 +10,15 @@ from typing import Any, Final
 import aiohttp
 
 from bench.realvllm.engine import KV_BLOCK_TOKENS
-from bench.realvllm.kvcache import Heard
+from bench.realvllm.kvcache import Heard, found_tokens
+from bench.realvllm.listening import KeepingRouter
 from bench.realvllm.model import MODEL
 from bench.realvllm.recording import Recording
 
 IDLE_S: Final = 2.0
 POLL_S: Final = 0.05
-SAID_S: Final = 0.5
-"""After an answer, until its blocks have been published."""
+SAID_S: Final = 0.3
+"""After an answer, until its blocks have been published; and after a report, until the blocks have come behind it."""
 _TOKEN_IDS: Final = range(1000, 100_000)
 
 
@@ -51,6 +52,7 @@ class Clients:
     url: str
     recording: Recording
     clock: Callable[[], float]
+    router: KeepingRouter
     heard: Heard
     answers: Answers = field(default_factory=Answers)
     pending: int = 0
@@ -102,14 +104,25 @@ class Clients:
         return cached
 
     async def ask_again(self, prompt: list[int]) -> None:
-        """A request alone, beside what the KV events say of its prompt."""
+        """A request alone, beside what the agent told of the cache by then."""
         await asyncio.sleep(SAID_S)
-        expected = self.heard.cached_tokens(prompt, KV_BLOCK_TOKENS)
+        await self.looked()
+        await asyncio.sleep(SAID_S)
+        expected = found_tokens(prompt, self.router.held, KV_BLOCK_TOKENS)
         asked_s = self.clock()
         cached = await self.ask(prompt, 2)
         told = {"prompt_tokens": len(prompt), "expected": expected, "cached": cached}
         self.recording.repeats.append((asked_s, told))
         self.heard.repeats.append((asked_s, prompt, cached))
+
+    async def looked(self) -> None:
+        """Wait until the agent has told of a look that begins from here on."""
+        since_s = self.clock()
+        while True:
+            await asyncio.sleep(POLL_S)
+            heard_s, fields = self.recording.snapshots[-1]
+            if heard_s - fields["sample_age_s"] >= since_s:
+                return
 
     def told(self) -> None:
         """Put the sums into the recording."""

@@ -118,14 +118,21 @@ async def _system(
         envoy = await fleet.envoy(serve, [vllm.address])
         config: dict[str, Any] = {
             "routers": [address, str(serve.agents)],
-            "engines": [{"node_id": NODE, "engine": vllm.url, "metrics": metrics}],
+            "engines": [
+                {
+                    "node_id": NODE,
+                    "engine": vllm.url,
+                    "metrics": metrics,
+                    "kv_events": {"endpoint": f"ipc://{events}", "topic": kvcache.TOPIC},
+                }
+            ],
             "interval_s": interval_s,
         }
         file = folder / "agent.yaml"
         file.write_text(yaml.safe_dump(config))
         agent = await Child.start("agent", ourselves("agent", "--config", str(file)), folder)
         try:
-            clients = Clients(session, envoy.url, recording, clock, heard)
+            clients = Clients(session, envoy.url, recording, clock, router, heard)
             yield System(fleet, vllm, agent, router, clients, recording, clock, tell)
         finally:
             await agent.stop()
@@ -156,13 +163,7 @@ async def _chosen(system: System) -> None:
 
 async def _summed(system: System) -> None:
     await asyncio.sleep(SETTLE_S)
-    settled_s = system.clock()
-
-    async def looked() -> bool:
-        heard_s, fields = system.recording.snapshots[-1]
-        return heard_s - fields["sample_age_s"] >= settled_s
-
-    await system.fleet.until("a look at what is over", looked)
+    await system.clients.looked()
     system.clients.told()
 
 

@@ -4,7 +4,7 @@ A case is one run. Questions share cases: what two of them ask is run once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -79,6 +79,10 @@ class Case(Struct, frozen=True, kw_only=True):
     """Whether routers see them as they come, which is an option of a route."""
     fault: str | None = None
     """Of the fleet's third node."""
+    kv_events: bool = False
+    """Whether nodes tell what their caches have."""
+    kv_blocks: int | None = None
+    """Of each node's cache; `None`: as the setting's fleet has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,8 @@ class Scope:
         snapshot_interval_s: float = 1.0,
         first_tokens: bool = False,
         fault: str | None = None,
+        kv_events: bool = False,
+        kv_blocks: int | None = None,
     ) -> list[Case]:
         """One for each of these settings, if it is at hand, each seed, load and strategy. `None`: every setting."""
         wanted = set(SETTINGS if names is None else names)
@@ -115,6 +121,8 @@ class Scope:
                 snapshot_interval_s=snapshot_interval_s,
                 first_tokens=first_tokens,
                 fault=fault,
+                kv_events=kv_events,
+                kv_blocks=kv_blocks,
             )
             for setting in self.settings
             if setting.name in wanted
@@ -160,6 +168,21 @@ ROUTED: Final = (
     (STRATEGY, ROUTERS[-1], True),
 )
 """By which strategy, by how many routers, and whether these see first tokens as they come."""
+KV_REQUESTS: Final = 2500
+"""In each run with and without KV events, unless other questions are asked with other numbers."""
+KV_BLOCKS_FEW: Final = 8500
+"""A third of the usual cache: the longest prompts still fit."""
+KV_OF: Final = ("agents", "chats", "mooncake", "conv")
+TOLD: Final = (
+    (1, None, 0.75, 1.0),
+    (1, KV_BLOCKS_FEW, 0.75, 1.0),
+    (3, None, 0.6, 1.0),
+    (3, None, 0.75, 1.0),
+    (3, KV_BLOCKS_FEW, 0.75, 1.0),
+    (3, None, 0.9, 1.0),
+    (3, None, 0.75, 0.2),
+)
+"""Routers, KV blocks of each node, load and seconds between snapshots, each without and with KV events."""
 FAILING_IN: Final = "mix"
 FAILING_LOAD: Final = 0.6
 FAILED_BY: Final = ("round-robin", "least-inflight", STRATEGY)
@@ -203,3 +226,27 @@ def of_failing(scope: Scope) -> list[Case]:
         for fault in (None, *FAULTS)
         for case in scope.cases((FAILING_IN,), (FAILING_LOAD,), FAILED_BY, fault=fault)
     ]
+
+
+def of_kv_events(scope: Scope) -> list[Case]:
+    """What it is worth that nodes tell what their caches have."""
+    return [
+        case
+        for routers, kv_blocks, load, interval_s in TOLD
+        for kv_events in (False, True)
+        for case in told_or_not(scope, (routers, kv_blocks, load, interval_s), kv_events=kv_events)
+    ]
+
+
+def told_or_not(scope: Scope, where: tuple[int, int | None, float, float], *, kv_events: bool) -> list[Case]:
+    """The cases of one of `TOLD`."""
+    routers, kv_blocks, load, interval_s = where
+    return replace(scope, requests=scope.requests or KV_REQUESTS).cases(
+        KV_OF,
+        (load,),
+        (STRATEGY,),
+        routers=routers,
+        snapshot_interval_s=interval_s,
+        kv_events=kv_events,
+        kv_blocks=kv_blocks,
+    )

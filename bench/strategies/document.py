@@ -37,6 +37,7 @@ PARTS: Final[Mapping[str, Part]] = MappingProxyType(
         "snapshots": Part("The age of snapshots", cases.of_snapshots, tables.of_snapshots, checks.of_snapshots),
         "weights": Part("Weights", cases.of_weights, tables.of_weights, _nothing),
         "routers": Part("Several routers", cases.of_routers, tables.of_routers, _nothing, (1,)),
+        "kv events": Part("KV events", cases.of_kv_events, tables.of_kv_events, _nothing),
         "failing": Part("A node that fails", cases.of_failing, tables.of_failing, _nothing),
     }
 )

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from bench.strategies.cases import SETTINGS, Case, source
 from extproc.core.settings import Fault
-from extproc.sim import processpool, workloads
+from extproc.sim import fleetplan, processpool, workloads
 from extproc.sim.comparison import contender
 from extproc.sim.fleetplan import PLANS, FailureKind, FleetPlan, NodeFailure
 from extproc.sim.measures import Measures
@@ -76,10 +76,10 @@ def run(
     wanted = dict.fromkeys(cases)
     figures = {case: known[case] for case in wanted if case in known}
     # Those that share arrivals and capacity go together.
-    groups: dict[tuple[str, int, int], list[Case]] = {}
+    groups: dict[tuple[str, int, int, int | None], list[Case]] = {}
     for case in wanted:
         if case not in figures:
-            groups.setdefault((case.setting, case.requests, case.seed), []).append(case)
+            groups.setdefault((case.setting, case.requests, case.seed, case.kv_blocks), []).append(case)
     progress(figures, len(wanted))
     if groups:
         with processpool.of(jobs) as pool:
@@ -94,7 +94,7 @@ def run(
 
 
 def together(cases: Sequence[Case], traces: Path | None) -> list[Figures]:
-    """The figures of cases of one setting, one seed and one number of requests.
+    """The figures of cases of one setting, one seed, one number of requests and one of KV blocks.
 
     Arrivals, capacity and seeds are those of `extproc simulate`, whose figures for the same case are the same.
     """
@@ -102,8 +102,9 @@ def together(cases: Sequence[Case], traces: Path | None) -> list[Figures]:
     setting = SETTINGS[first.setting]
     trace = source(setting, traces)
     assert trace is not None, "it was at hand"
-    healthy = PLANS[setting.nodes][1](NODES)
-    capacity = capacity_of(trace, max(first.requests, REQUESTS_PER_NODE * NODES), first.seed, setting.nodes)
+    healthy = _fleet(setting.nodes, first.kv_blocks)
+    wanted = max(first.requests, REQUESTS_PER_NODE * NODES)
+    capacity = capacity_of(trace, wanted, first.seed, setting.nodes, first.kv_blocks)
     arrivals = arrivals_of(trace, first.requests, first.seed)
     return [Figures(case, capacity, _run(case, arrivals, capacity, healthy)) for case in cases]
 
@@ -117,6 +118,7 @@ def _run(case: Case, arrivals: list[Arrival], capacity: float, healthy: FleetPla
         routers=case.routers,
         snapshot_interval_s=case.snapshot_interval_s,
         first_tokens=case.first_tokens,
+        kv_events=case.kv_events,
         seed=case.seed,
     )
     return simulate(scaled(arrivals, case.load * capacity), setup).measures
@@ -131,10 +133,19 @@ def failing(healthy: FleetPlan, kind: FailureKind) -> FleetPlan:
     return FleetPlan(tuple(nodes))
 
 
+def _fleet(nodes: str, kv_blocks: int | None) -> FleetPlan:
+    """A plan of `NODES` nodes, or so many equal ones with other caches."""
+    if kv_blocks is None:
+        return PLANS[nodes][1](NODES)
+    found = fleetplan.parse({"nodes": [{"count": NODES, "kv_blocks": kv_blocks}]})
+    assert isinstance(found, FleetPlan), f"it is a fleet: {found}"
+    return found
+
+
 @lru_cache(maxsize=1)
-def capacity_of(trace: str, requests: int, seed: int, nodes: str) -> float:
+def capacity_of(trace: str, requests: int, seed: int, nodes: str, kv_blocks: int | None = None) -> float:
     """What a plan of `NODES` nodes serves of a trace, in requests per second; of the latest one it is remembered."""
-    return capacity_per_s(arrivals_of(trace, requests, seed), PLANS[nodes][1](NODES), StepCost())
+    return capacity_per_s(arrivals_of(trace, requests, seed), _fleet(nodes, kv_blocks), StepCost())
 
 
 @lru_cache(maxsize=2)

@@ -58,6 +58,12 @@ class Spread:
         return f"{self.mean:.{digits}f} ({trimmed(self.width, digits)})"
 
 
+def change(before: Spread, after: Spread, digits: int) -> str:
+    """Both means, and in brackets the width of the differences of the same seeds."""
+    each = Spread(tuple(one - other for one, other in zip(after.values, before.values, strict=True)))
+    return f"{before.mean:.{digits}f} → {after.mean:.{digits}f} ({trimmed(each.width, digits)})"
+
+
 def percent(share: float) -> str:
     """A load, as tables show it."""
     return f"{share * 100:g} %"

@@ -12,14 +12,18 @@ from bench.strategies.cases import (
     FAILING_LOAD,
     FAULTS,
     INTERVALS_S,
+    KV_BLOCKS_FEW,
+    KV_OF,
     LOADS,
     ROUTED,
     ROUTERS_OF,
     SNAPSHOTS_OF,
     STRATEGY,
+    TOLD,
     WEIGHTS,
     Case,
     Scope,
+    told_or_not,
     weighted,
 )
 from bench.strategies.running import FAILS_FOR_S, SLOW_FACTOR, Figures
@@ -104,6 +108,39 @@ def of_routers(scope: Scope, found: Found) -> list[Grid]:
         _by_setting(f"{quantity.name} at {percent(LOADS[1])} load", rows, (quantity, scope, found))
         for quantity in (NGOOD, HITS)
     ]
+
+
+def of_kv_events(scope: Scope, found: Found) -> list[Grid]:
+    """What it is worth that nodes tell what their caches have."""
+    settings = [one.name for one in scope.settings if one.name in KV_OF]
+    quantities = (NGOOD, TTFT_P90_S)
+    columns = [f"{setting}, {quantity.name}" for setting in settings for quantity in quantities]
+    grid = Grid(
+        f"{STRATEGY} without → with KV events; in brackets how far the seeds' differences lie apart", ("", *columns)
+    )
+    for where in TOLD:
+        routers, kv_blocks, load, interval_s = where
+        caches = f", caches of {KV_BLOCKS_FEW:,} blocks" if kv_blocks == KV_BLOCKS_FEW else ""
+        often = f", snapshots each {interval_s:g} s" if interval_s != 1 else ""
+        name = f"{routers} router{'s' if routers > 1 else ''}, {percent(load)} load{caches}{often}"
+        row = [name]
+        for setting in settings:
+            for quantity in quantities:
+                both = [
+                    spread.mean_over(
+                        found,
+                        [case for case in told_or_not(scope, where, kv_events=told) if case.setting == setting],
+                        quantity,
+                        scope.seeds,
+                    )
+                    for told in (False, True)
+                ]
+                before, after = both
+                row.append(
+                    NOTHING if before is None or after is None else spread.change(before, after, quantity.digits)
+                )
+        grid.rows.append(row)
+    return [grid]
 
 
 def of_failing(scope: Scope, found: Found) -> list[Grid]:

@@ -30,7 +30,9 @@ def correlate(journal: Path, node: str, model: str, arm: str, as_json: bool, plo
 
     ρ is the rank correlation, -1 to 1, with its 95 % interval; beside its size: the same among requests of equal
     prompts. A signal that the router steers by looks weaker than it is, for it is kept low: with a canary,
-    `--arm control` shows requests that went by turns. Exit status 1 where no request has a first token.
+    `--arm control` shows requests that went by turns. Nodes that are not alike are better looked at one by one, with
+    `--node`. docs/correlate.md tells how to record, and how to read it. Exit status 1 where no request has a first
+    token.
     """
     import msgspec
     from rich.console import Console
@@ -38,27 +40,27 @@ def correlate(journal: Path, node: str, model: str, arm: str, as_json: bool, plo
 
     from extproc import plotting
     from extproc.core.settings import Fault
-    from extproc.correlate.gather import Wanted, gather
+    from extproc.correlate.gather import Wanted, gather, unmet
     from extproc.correlate.plot import draw
     from extproc.correlate.result import correlated
-    from extproc.correlate.table import shown
+    from extproc.correlate.table import show
 
     if plot is not None and (fault := plotting.checked(plot)) is not None:
         refuse([fault])
     terminal = Console(stderr=True)
+    wanted = Wanted(node, model, arm)
     with Progress(console=terminal, transient=True, disable=not terminal.is_terminal) as progress:
         bar = progress.add_task("reading", total=None)
-        wanted = Wanted(node, model, arm)
         found = gather(journal, wanted, lambda done, total: progress.update(bar, completed=done, total=total))
     if isinstance(found, Fault):
         refuse([found])
+    if faults := unmet(found, wanted):
+        refuse(faults)
     result = correlated(found)
     if as_json:
-        click.echo(json.dumps(msgspec.to_builtins(result), indent=2))
+        click.echo(json.dumps(msgspec.to_builtins(result), indent=2, allow_nan=False))
     else:
-        console = Console(highlight=False)
-        console.width = console.width if console.is_terminal else 160
-        console.print(shown(result))
+        show(result, Console(highlight=False))
     if plot is not None and result.requests:
         try:
             draw(found, result, plot)

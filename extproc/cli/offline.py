@@ -86,6 +86,12 @@ def count(tokenizer: Path, chat: bool, chat_template: Path | None, as_json: bool
     help="Whether routers see first tokens as they come, or by snapshots alone.",
 )
 @click.option(
+    "--kv-events/--no-kv-events",
+    default=False,
+    show_default=True,
+    help="Whether nodes tell what their prefix caches have, or routers estimate it.",
+)
+@click.option(
     "--lost-share", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="Ends that no router is told."
 )
 @click.option("--delay", default="1ms", show_default=True, help="One way, between routers and nodes.")

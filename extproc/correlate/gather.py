@@ -7,11 +7,14 @@ import math
 from array import array
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from msgspec import Struct, field
 
-from extproc.core.settings import Fault
+from extproc.core.nodeledger import Reservation
+from extproc.core.request import InferenceRequest
+from extproc.core.settings import Fault, shown
+from extproc.core.snapshot import NodeView
 from extproc.correlate.signals import SIGNALS, Moment, is_fresh
 from extproc.journal import lines
 from extproc.replay.drive import PROGRESS_LINES, Replay
@@ -19,18 +22,17 @@ from extproc.replay.read import OtherFormat, Read, Unread, open_journal
 from extproc.replay.result import Replayed
 
 REQUESTS_MAX: Final = 500_000
-"""So many requests are looked at, the first ones: their numbers take 150 bytes each."""
+"""So many requests are looked at, the first ones: their numbers take 130 bytes each, and twice that to compare them."""
 OPEN_MAX: Final = 100_000
 """Requests without a first token are forgotten, the oldest first, beyond so many."""
-
-
-T = TypeVar("T")
+NAMES_MAX: Final = 100
+"""Names of nodes, of models and of arms that are remembered, to say which there are."""
 
 
 class Wanted(Struct, frozen=True):
     """Which requests count; empty: all."""
 
-    node_id: str = ""
+    node: str = ""
     model: str = ""
     arm: str = ""
     """`strategy` or `control`: see the policy's `canary`."""
@@ -41,7 +43,7 @@ class Gathered(Struct):
 
     replayed: Replayed
     ttft_s: "array[float]" = field(default_factory=lambda: array("d"))
-    """From going to the node until the first token came by."""
+    """From going to the node until the first token came by, in the order in which they came."""
     signals: "dict[str, array[float]]" = field(default_factory=lambda: {one.name: array("d") for one in SIGNALS})
     chosen: int = 0
     """Requests that went to a node, of those that are wanted."""
@@ -49,8 +51,12 @@ class Gathered(Struct):
     """Of these, to a node without a fresh snapshot."""
     moved: int = 0
     """Of these, that were served by another node than the chosen one."""
+    without: int = 0
+    """Of these, that ended and no first token had come by: cut off, failed, or not shown."""
     left_out: int = 0
     """First tokens beyond `REQUESTS_MAX`."""
+    names: dict[str, dict[str, None]] = field(default_factory=lambda: {name: {} for name in Wanted.__struct_fields__})
+    """Of all requests that went to a node, wanted or not, by the fields of `Wanted`; `NAMES_MAX` of each at most."""
 
 
 class _Sent(Struct, frozen=True):
@@ -72,34 +78,43 @@ def gather(path: Path, wanted: Wanted, progress: Callable[[int, int], None]) -> 
     return watch.result(journal.files)
 
 
+def unmet(found: Gathered, wanted: Wanted) -> list[Fault]:
+    """What was wanted and is nowhere in the journal, with what is there instead."""
+    faults = []
+    for name, there in found.names.items():
+        value: str = getattr(wanted, name)
+        if value and value not in there and len(there) < NAMES_MAX:
+            known = ", ".join(map(shown, sorted(filter(None, there)))) or "no request went to any node"
+            faults.append(Fault(f"--{name}", f"one of this journal's ({known})", shown(value)))
+    return faults
+
+
 class _Watch:
-    """Looks at the replay's balancer before each line that sends a request somewhere."""
+    """Takes a journal's lines and is told by the replay who goes where."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
-        self._replay = Replay()
-        self._models: dict[str, str] = {}
-        """Of requests that wait."""
+        self._replay = Replay(goes=self._goes)
+        self._run = ""
         self._sent: dict[str, _Sent] = {}
         self._found = Gathered(self._replay.result())
 
     def take(self, read: Read) -> None:
         line = read.line
-        if isinstance(line, lines.Head) and line.begins:
-            self._models.clear()
-            self._sent.clear()
-        if isinstance(line, lines.Routed | lines.Admitted):
-            self._goes(line)
         self._replay.take(read)
         match line:
+            case lines.Head(run=run):
+                if line.begins or run != self._run:
+                    self._sent.clear()
+                self._run = run
             case lines.FirstToken(now_s=now_s, request_id=request_id):
                 self._first_token(request_id, now_s)
             case lines.Served(request_id=request_id):
                 self._found.moved += self._sent.pop(request_id, None) is not None
             case lines.Finished(request_id=request_id):
-                self._forget(request_id)
+                self._ended(request_id)
             case lines.Told(answered=answered) if answered.over:
-                self._forget(answered.request_id)
+                self._ended(answered.request_id)
             case OtherFormat() | Fault() | Unread():
                 self._sent.clear()  # what comes next may be of another run
             case _:
@@ -109,36 +124,32 @@ class _Watch:
         self._found.replayed = self._replay.result(files)
         return self._found
 
-    def _goes(self, line: lines.Routed | lines.Admitted) -> None:
-        decided, request_id = (
-            line.decided,
-            line.request.request_id if isinstance(line, lines.Routed) else line.request_id,
-        )
-        if decided is None:
-            return
-        model = line.request.model if isinstance(line, lines.Routed) else self._models.pop(request_id, "")
-        if decided.queued is not None:
-            _remember(self._models, request_id, decided.model or model)
-        if decided.chosen is None or not self._counts(decided, decided.model or model):
-            return
+    def _goes(
+        self, request: InferenceRequest, reservation: Reservation, decided: lines.Decided, view: NodeView
+    ) -> None:
         balancer = self._replay.balancer
-        view = None if balancer is None else balancer.view_of(decided.chosen.node_id)
-        if balancer is None or view is None:
+        assert balancer is not None, "somebody said who goes"
+        if not self._counts(Wanted(reservation.node_id, request.model, decided.arm)):
             return
         self._found.chosen += 1
-        moment = Moment(view, line.now_s, max(1, decided.uncached_tokens or 1))
+        moment = Moment(view, reservation.opened_s, max(1, reservation.uncached_tokens))
         if not is_fresh(moment, balancer.settings.nodes):
             self._found.stale += 1
             return
         values = (one.of(moment) for one in SIGNALS)
         kept = tuple(math.nan if value is None else float(value) for value in values)
-        _remember(self._sent, request_id, _Sent(line.now_s, kept))
+        self._sent[request.request_id] = _Sent(moment.now_s, kept)
+        if len(self._sent) > OPEN_MAX:
+            del self._sent[next(iter(self._sent))]
 
-    def _counts(self, decided: lines.Decided, model: str) -> bool:
-        wanted = self._wanted
-        return (
-            wanted.node_id in ("", decided.node_id) and wanted.model in ("", model) and wanted.arm in ("", decided.arm)
-        )
+    def _counts(self, one: Wanted) -> bool:
+        counts = True
+        for name, known in self._found.names.items():
+            value, wanted = getattr(one, name), getattr(self._wanted, name)
+            if len(known) < NAMES_MAX:
+                known[value] = None
+            counts = counts and wanted in ("", value)
+        return counts
 
     def _first_token(self, request_id: str, now_s: float) -> None:
         sent = self._sent.pop(request_id, None)
@@ -151,12 +162,5 @@ class _Watch:
         for signal, value in zip(SIGNALS, sent.values, strict=True):
             self._found.signals[signal.name].append(value)
 
-    def _forget(self, request_id: str) -> None:
-        self._sent.pop(request_id, None)
-        self._models.pop(request_id, None)
-
-
-def _remember(kept: dict[str, T], request_id: str, one: T) -> None:
-    kept[request_id] = one
-    if len(kept) > OPEN_MAX:
-        del kept[next(iter(kept))]
+    def _ended(self, request_id: str) -> None:
+        self._found.without += self._sent.pop(request_id, None) is not None

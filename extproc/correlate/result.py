@@ -2,17 +2,17 @@
 
 import enum
 import math
-from collections.abc import Sequence
+from typing import Final
 
 from msgspec import Struct
 
 from extproc.correlate.gather import Gathered
-from extproc.correlate.ranks import PAIRS_MIN, Rho, beside, medians_of_fifths, of_ranks, ranks, with_interval
+from extproc.correlate.ranks import PAIRS_MIN, Rho, medians_of_fifths, ranks, rho
 from extproc.correlate.signals import OWN_SIZE, SIGNALS, Signal
 
-TELLS_MIN = 0.3
+TELLS_MIN: Final = 0.3
 """A signal tells something if its ρ is surely over this,"""
-NOTHING_MAX = 0.1
+NOTHING_MAX: Final = 0.1
 """and nothing if it is surely under this."""
 
 
@@ -25,8 +25,9 @@ class Says(enum.Enum):
     FALLS = "falls"
     """The first token came sooner where it was higher."""
     UNSURE = "unsure"
-    """Too few requests to say."""
+    """Too few requests to say, or too few rushes: the interval is wide."""
     CONSTANT = "constant"
+    """It was the same for all."""
     ABSENT = "absent"
 
 
@@ -43,7 +44,7 @@ class Row(Struct, frozen=True):
     rho_beside: Rho | None = None
     """The same with the request's own uncached tokens held fixed."""
     ttft_s_by_fifth: tuple[float, ...] = ()
-    """Median time to the first token where the signal was lowest, up to where it was highest."""
+    """Median time to the first token where the signal was lowest, up to where it was highest; equal values together."""
 
 
 class Correlated(Struct, frozen=True):
@@ -55,29 +56,39 @@ class Correlated(Struct, frozen=True):
     """All that went to a node."""
     stale: int
     moved: int
+    without: int
     left_out: int
     ttft_p50_s: float | None
     ttft_p90_s: float | None
     lines: int
     lines_damaged: int
+    decisions: int
+    """All of the journal: they are made again, and where they cannot be the state is not surely that of then."""
+    decisions_different: int
+    decisions_not_compared: int
     rows: tuple[Row, ...]
 
 
 def correlated(found: Gathered) -> Correlated:
     """The signals, those that tell most first."""
-    rows = sorted((_row(signal, found) for signal in SIGNALS), key=_order)
-    ordered = sorted(found.ttft_s)
+    ranked = (ranks(found.ttft_s), ranks(found.signals[OWN_SIZE]))
+    rows = sorted((_row(signal, found, ranked) for signal in SIGNALS), key=_order)
+    ordered, replayed = sorted(found.ttft_s), found.replayed
     return Correlated(
-        len(ordered),
-        found.chosen,
-        found.stale,
-        found.moved,
-        found.left_out,
-        ordered[len(ordered) // 2] if ordered else None,
-        ordered[len(ordered) * 9 // 10] if ordered else None,
-        found.replayed.lines,
-        found.replayed.damaged,
-        tuple(rows),
+        requests=len(ordered),
+        chosen=found.chosen,
+        stale=found.stale,
+        moved=found.moved,
+        without=found.without,
+        left_out=found.left_out,
+        ttft_p50_s=ordered[len(ordered) // 2] if ordered else None,
+        ttft_p90_s=ordered[len(ordered) * 9 // 10] if ordered else None,
+        lines=replayed.lines,
+        lines_damaged=replayed.damaged,
+        decisions=replayed.decisions,
+        decisions_different=replayed.different,
+        decisions_not_compared=sum(replayed.not_compared.values()),
+        rows=tuple(rows),
     )
 
 
@@ -92,33 +103,26 @@ def pairs_of(found: Gathered, name: str) -> tuple[list[float], list[float], list
     )
 
 
-def _row(signal: Signal, found: Gathered) -> Row:
+def _row(signal: Signal, found: Gathered, all_ranked: tuple[list[float], list[float]]) -> Row:
     values, target, own = pairs_of(found, signal.name)
     known = len(values) / len(found.ttft_s) if found.ttft_s else 0.0
     if not values:
         return Row(signal.name, signal.text, known, Says.ABSENT)
     if len(values) < PAIRS_MIN:
         return Row(signal.name, signal.text, known, Says.UNSURE)
-    ranked, ranked_target = ranks(values), ranks(target)
-    plain = of_ranks(ranked, ranked_target)
-    if plain is None:
+    ranked = ranks(values)
+    of_target, of_own = all_ranked if len(values) == len(found.ttft_s) else (ranks(target), ranks(own))
+    alone = rho(ranked, of_target)
+    if alone is None:
         return Row(signal.name, signal.text, known, Says.CONSTANT)
-    left = None if signal.name == OWN_SIZE else _beside(plain, ranked, ranked_target, ranks(own))
-    rho = with_interval(plain, len(values))
-    rho_beside = None if left is None else with_interval(left, len(values))
-    return Row(
-        signal.name, signal.text, known, _says(rho_beside or rho), rho, rho_beside, medians_of_fifths(values, target)
-    )
+    left = None if signal.name == OWN_SIZE else rho(ranked, of_target, of_own)
+    says = _says(alone if signal.name == OWN_SIZE else left)
+    return Row(signal.name, signal.text, known, says, alone, left, medians_of_fifths(values, target))
 
 
-def _beside(plain: float, ranked: Sequence[float], target: Sequence[float], own: Sequence[float]) -> float | None:
-    with_own, target_with_own = of_ranks(ranked, own), of_ranks(target, own)
-    if with_own is None or target_with_own is None:
-        return plain  # all requests are of one size
-    return beside(plain, with_own, target_with_own)
-
-
-def _says(rho: Rho) -> Says:
+def _says(rho: Rho | None) -> Says:
+    if rho is None:
+        return Says.NOTHING  # that the size does not say
     if rho.low >= TELLS_MIN:
         return Says.TELLS
     if rho.low > -NOTHING_MAX and rho.high < NOTHING_MAX:

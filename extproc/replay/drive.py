@@ -23,7 +23,7 @@ from extproc.journal import lines
 from extproc.journal.lines import Decided, decided_of, request_of, unpacked
 from extproc.replay.admitted import AdmittedLines
 from extproc.replay.bounds import settings_of
-from extproc.replay.follow import Again, Follower
+from extproc.replay.follow import Again, Follower, Goes
 from extproc.replay.names import Names
 from extproc.replay.other import Other
 from extproc.replay.read import OtherFormat, Read, Unread, open_journal
@@ -49,8 +49,9 @@ def run(path: Path, other: Other | None, progress: Callable[[int, int], None]) -
 class Replay:
     """Takes a journal's lines in their order and drives a balancer by them. Raises for no line."""
 
-    def __init__(self, other: Other | None = None) -> None:
+    def __init__(self, other: Other | None = None, goes: Goes | None = None) -> None:
         self._other = other
+        self._told_who_goes = goes
         self._tally = Tally()
         self._balancer: Follower | None = None
         """`None`: no first line that can be used has come."""
@@ -145,7 +146,7 @@ class Replay:
             self._balancer = None
             self._damaged(settings)
         else:
-            self._balancer = Follower(settings, head.started_s)
+            self._balancer = Follower(settings, head.started_s, self._told_who_goes)
             self._latest_s = head.started_s
 
     def _call(self, where: str, line: lines.Call, balancer: Follower) -> Fault | None:

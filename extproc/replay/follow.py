@@ -11,15 +11,19 @@ from extproc.core.balancer import Balancer
 from extproc.core.chooser import Found, allowed_tokens_of, tokens_of
 from extproc.core.decided import serve
 from extproc.core.decision import Decision, Outcome, Queued, Refused, Unknown
+from extproc.core.nodeledger import Reservation
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import InferenceRequest
 from extproc.core.router import Known, Standing, Verdict
 from extproc.core.settings import BalancerSettings
+from extproc.core.snapshot import NodeView
 from extproc.journal.lines import Admitted, Decided, Drained
 from extproc.replay.led import Lead, Leaving, LedAdmission, LedQuotas, LedRoundRobin
 
 OtherPolicy = Callable[[RoutingPolicy], RoutingPolicy]
 """The policy that stands in for a recorded one."""
+Goes = Callable[[InferenceRequest, Reservation, Decided, NodeView], None]
+"""Told of each request that goes to a member: what is counted there, how it was decided, and the node before that."""
 
 
 class Again(NamedTuple):
@@ -39,8 +43,9 @@ class Follower(Balancer):
     not know among whom that node had its turn, and no credits move.
     """
 
-    def __init__(self, settings: BalancerSettings, started_s: float) -> None:
+    def __init__(self, settings: BalancerSettings, started_s: float, goes: Goes | None = None) -> None:
         super().__init__(settings, started_s)
+        self._told_who_goes = goes
         self._round_robin = self._led = LedRoundRobin()
         self._round_robin_uninspected = self._led_uninspected = LedRoundRobin()
         self._admission = self._led_admission = LedAdmission(settings)
@@ -193,10 +198,14 @@ class Follower(Balancer):
     ) -> bool:
         """Whether it was recorded to go to a node that is a member; there it goes."""
         chosen = recorded.chosen
-        if chosen is None or self._fleet.table.get(chosen.node_id) is None:
+        view = None if chosen is None else self._fleet.table.get(chosen.node_id)
+        if chosen is None or view is None:
             return False
         found = Found(request, Verdict(chosen), known, tokens_of(request, known), allowed_tokens_of(request, known))
         super()._take(found, policy, chosen.node_id, now_s)
+        reservation = self._fleet.ledger.get(request.request_id)
+        if self._told_who_goes is not None and reservation is not None:
+            self._told_who_goes(request, reservation, recorded, view)
         return True
 
     @contextmanager

@@ -68,6 +68,7 @@ class Comparison:
     routers: int = 1
     snapshot_interval_s: float = 1.0
     first_tokens: bool = False
+    kv_events: bool = False
     lost_share: float = 0.0
     delay_s: float = 0.001
     settings: BalancerSettings = field(default_factory=BalancerSettings)
@@ -168,6 +169,7 @@ def _run(comparison: Comparison, task: _Task) -> _Ran:
         routers=comparison.routers,
         snapshot_interval_s=comparison.snapshot_interval_s,
         first_tokens=comparison.first_tokens,
+        kv_events=comparison.kv_events,
         lost_share=comparison.lost_share,
         delay_s=comparison.delay_s,
         seed=task.seed,

@@ -7,6 +7,7 @@ sequence frees its last block first, so chains lose their leaves before their ro
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 BLOCK_SIZE_TOKENS = 16
@@ -16,6 +17,14 @@ BLOCK_SIZE_TOKENS = 16
 def blocks_for(tokens: int, block_size_tokens: int = BLOCK_SIZE_TOKENS) -> int:
     """Blocks that so many tokens take; the last one may be partly filled."""
     return -(-tokens // block_size_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class KvChanges:
+    """What was put into a cache and is there, and what was lost from it and is not there; each key once."""
+
+    stored: tuple[int, ...]
+    removed: tuple[int, ...]
 
 
 class KvPool:
@@ -41,6 +50,8 @@ class KvPool:
         self._block_of: dict[int, int] = {}
         self._sharers: dict[int, int] = {}
         """Users of a block beyond the first, where there are any."""
+        self._changed: dict[int, bool] | None = None
+        """Keys that came or went since the last look, and whether they are there; `None`: nobody looks."""
 
     @property
     def blocks_free(self) -> int:
@@ -51,6 +62,20 @@ class KvPool:
     def usage(self) -> float:
         """Share 0..1 of the usable blocks in use, as vLLM reports it."""
         return 1.0 - len(self._free) / (self.blocks_total - 1)
+
+    @property
+    def logs(self) -> bool:
+        """Whether somebody has looked at its changes."""
+        return self._changed is not None
+
+    def changes(self) -> KvChanges:
+        """What prefixes came and went since the last call; at the first all that are there. From then on it logs."""
+        changed = dict.fromkeys(self._block_of, True) if self._changed is None else self._changed
+        self._changed = {}
+        return KvChanges(
+            tuple(key for key, there in changed.items() if there),
+            tuple(key for key, there in changed.items() if not there),
+        )
 
     def cached_prefix(self, keys: Sequence[int], blocks_max: int) -> list[int]:
         """The blocks of the longest cached prefix, at most `blocks_max` of them. Takes nothing."""
@@ -77,21 +102,25 @@ class KvPool:
 
     def take(self, count: int) -> list[int]:
         """Take this many free blocks, the longest free first; what they cached is lost. There must be enough."""
-        free, key_of, block_of = self._free, self._key_of, self._block_of
+        free, key_of, block_of, changed = self._free, self._key_of, self._block_of, self._changed
         blocks = list(islice(free, count))
         for block in blocks:
             del free[block]
             key = key_of.pop(block, None)
             if key is not None:
                 del block_of[key]
+                if changed is not None:
+                    changed[key] = False
         return blocks
 
     def publish(self, blocks: Iterable[int], keys: Iterable[int]) -> None:
         """These blocks of a sequence are full: later requests with the same prefixes may share them."""
-        key_of, block_of = self._key_of, self._block_of
+        key_of, block_of, changed = self._key_of, self._block_of, self._changed
         for block, key in zip(blocks, keys, strict=True):
             if block_of.setdefault(key, block) == block:
                 key_of[block] = key
+                if changed is not None:
+                    changed[key] = True
         self.news += 1
 
     def release(self, blocks: Sequence[int]) -> None:

@@ -15,7 +15,8 @@ from extproc.core.outcome import Answered, Ending
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import Endpoint, InferenceRequest, TokenCount
 from extproc.core.settings import BalancerSettings
-from extproc.core.snapshot import NodeEvent
+from extproc.core.snapshot import KvBlocksTold, NodeEvent, NotAllowed
+from extproc.sim import kvevents
 from extproc.sim.sampling import MODEL
 from extproc.sim.traces import Arrival
 
@@ -45,12 +46,20 @@ class Routers:
         began_s: float,
         lost_share: float,
         on_room: Callable[[], None] | None = None,
+        *,
+        kv_events: bool = False,
     ) -> None:
-        """`on_room` is called when `admit` shall be, at the same moment; it must not call back."""
+        """`on_room` is called when `admit` shall be, at the same moment; it must not call back.
+
+        With `kv_events` they know the blocks of prompts as nodes tell them.
+        """
         self._policy = policy
         self._balancers = [Balancer(settings, began_s) for _ in range(count)]
         self._lost_below = int(lost_share * 2**64)
         self._on_room = on_room
+        self._kv_events = kv_events
+        self._estimated: set[tuple[int, str]] = set()
+        """Places of balancers, each with a node whose blocks it did not take or forgot: it hears no more of these."""
         self._with_room: set[int] = set()
         """Places of balancers that say that there may be room."""
         for place, balancer in enumerate(self._balancers):
@@ -69,6 +78,7 @@ class Routers:
             Endpoint.CHAT,
             TokenCount(arrival.prompt_tokens, exact=True),
             prompt_blocks=arrival.prompt_blocks,
+            token_blocks=kvevents.token_blocks(arrival.prompt_blocks) if self._kv_events else (),
             priority=priority,
             tenant=tenant,
             body_bytes=TOKEN_BYTES * arrival.prompt_tokens,
@@ -103,13 +113,22 @@ class Routers:
 
     def observe(self, event: NodeEvent, now_s: float) -> None:
         """Agents tell all of them."""
+        if isinstance(event, KvBlocksTold):
+            self._kv_told(event, now_s)
+            return
         for balancer in self._balancers:
             balancer.observe(event, now_s)
 
     def tick(self, now_s: float) -> None:
         """Time passes."""
-        for balancer in self._balancers:
-            balancer.tick(now_s)
+        for place, balancer in enumerate(self._balancers):
+            self._estimated.update((place, node_id) for node_id in balancer.tick(now_s))
+
+    def _kv_told(self, event: KvBlocksTold, now_s: float) -> None:
+        for place, balancer in enumerate(self._balancers):
+            about = place, event.node_id
+            if about not in self._estimated and isinstance(balancer.observe(event, now_s), NotAllowed):
+                self._estimated.add(about)  # what comes next would be half of the truth
 
     def _room(self, place: int) -> None:
         self._with_room.add(place)

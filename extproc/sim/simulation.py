@@ -55,6 +55,8 @@ class Setup:
     snapshot_interval_s: float = 1.0
     first_tokens: bool = False
     """Whether routers are told of first tokens as they come, and not by snapshots alone."""
+    kv_events: bool = False
+    """Whether agents tell what their nodes' caches have, and routers need not estimate it."""
     lost_share: float = 0.0
     """Share 0..1 of the ends that no router is told: its stream is left and nothing is said after it."""
     delay_s: float = 0.001
@@ -198,6 +200,9 @@ class _Simulation:
         else:
             self._soon(now_s, self._reach, index)
 
+    def _ask_now(self) -> None:
+        self._ask_at(self._agenda.now_s)
+
     def _ask_at(self, at_s: float) -> None:
         if at_s not in self._asks_s:
             self._asks_s.add(at_s)
@@ -281,10 +286,10 @@ class _Simulation:
         # Long enough ago that nothing of a start is left when the first request comes.
         nodes = settings.nodes
         began_s = -(nodes.settle_s + nodes.slow_start_s + 4 * max(nodes.report_interval_s, setup.snapshot_interval_s))
-        routers = Routers(
-            setup.routers, policy, settings, began_s, setup.lost_share, lambda: self._ask_at(agenda.now_s)
-        )
-        agents = Agents(agenda, setup.snapshot_interval_s, setup.delay_s, self._take_events, routers.observe)
+        lost, told = setup.lost_share, setup.kv_events
+        routers = Routers(setup.routers, policy, settings, began_s, lost, self._ask_now, kv_events=told)
+        interval_s, delay_s = setup.snapshot_interval_s, setup.delay_s
+        agents = Agents(agenda, interval_s, delay_s, self._take_events, routers.observe, kv_events=told)
         agents.begin(self._nodes, began_s, chance)
         agenda.at(0.0, self._tick, nodes.prune_interval_s)
         return routers

@@ -4,11 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.realvllm.recording import page_of, recorded
 from extproc.agent.doubts import Doubts
 from extproc.agent.engines import vllm
 from extproc.agent.engines.reading import EngineReading
 from tests.agent.enginemodel import Engine, Lie, Watched, honest
-from tests.agent.pages import sample
+from tests.agent.pages import SAMPLES, sample
 
 
 def doubted(watched: Watched, seconds: int) -> dict[str, str]:
@@ -126,10 +127,21 @@ def test_gauges_that_are_written_now_and_then_are_believed(every: int) -> None:
 
 def test_totals_of_requests_that_ended_prove_nothing() -> None:
     """A queue that grows, and totals that tell of requests that came long before."""
-    engine, held = Engine(1.0, batch=50, decode_ticks=900), [0.0]
+    totals = ("prefill_seconds_total", "prefill_tokens_total", "first_tokens_total")
+    engine = Engine(1.0, batch=50, decode_ticks=900)
+    held: list[dict[str, object]] = []
 
     def ended(reading: EngineReading, look: int) -> dict[str, object]:
-        held.append(reading.prefill_seconds_total or 0.0)
-        return {"decode_seconds_total": None, "prefill_seconds_total": held[max(0, look - 120)]}
+        held.append({name: getattr(reading, name) for name in totals})
+        return {"decode_seconds_total": None, **held[max(0, look - 120)]}
 
     assert doubted(Watched(engine, ended), 300) == {}
+
+
+def test_a_recorded_run_of_a_real_vllm_is_believed() -> None:
+    """With preemptions, requests that were given up, a sleep and a restart."""
+    doubts, look, pages = Doubts(), None, recorded(SAMPLES / "vllm_0.32.0_run.jsonl").pages
+    for at_s, series in pages:
+        reading, look = vllm.read(page_of(series), look)
+        assert doubts.checked(reading, at_s) is reading
+    assert len(pages) > 100

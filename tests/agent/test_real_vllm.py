@@ -45,7 +45,7 @@ def test_the_recorded_pages_give_the_recorded_reports(run: Recording) -> None:
         told = {name: value for name, value in read.items() if name not in doubted}
         assert reported(fields) == pytest.approx(told, abs=1e-6), t_s
         compared += 1
-    assert compared > 100
+    assert compared >= 80
 
 
 def test_the_recorded_run_has_what_makes_vllm_hard_to_read(run: Recording) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench.realvllm.kvcache import BLOCKS_MAX, found_tokens
+from bench.realvllm.kvcache import found_tokens
 from extproc.agent.kvwatch import KvWatch
 from tests.agent.pages import SAMPLES
 
@@ -21,7 +21,7 @@ def lines() -> Lines:
 
 def expected_and_found(lines: Lines, *, lost: int | None = None) -> list[tuple[int | None, int]]:
     """Of each prompt that was asked again; the batch of one number may be lost."""
-    watch, pairs = KvWatch(1, BLOCKS_MAX), []
+    watch, pairs = KvWatch(1, 10_000), []
     for line in lines:
         if "batch" in line and line["number"] != lost:
             watch.heard(0, line["number"], msgspec.msgpack.encode(line["batch"]), line["t_s"])

@@ -1,21 +1,16 @@
-"""What a node gains by hiding a signal: where nothing, and where that cannot be helped.
+"""What the router knows of a node that hides a signal. What of it is compared with others: see test_comparable.py.
 
-Costs that compare a signal of the nodes leave it out where one of them lacks it (`load-score`: see test_load_score.py).
-`least-added-delay` rests on what the router knows itself, and on the sample for the rest:
-
-| hidden | what counts instead | gains |
-|---|---|---|
-| requests running or waiting | what we have open there | nothing against us; the work of others is not seen |
-| all signals | all that we sent and that has not begun | nothing against us |
-| the same, and no first token is told | what it would have left at its rate | a slow node looks like the others |
-| pending prefills | the engine's queue, at least | a node that prefills without a queue looks free of prompts |
-| its totals | the fleet's rate | a slow node looks average, also in how its work shrinks; a fast one loses |
-| how long its steps take | those of the others | nothing |
-| its prefix hits | our own idea of its cache | a node whose cache does not hit is trusted |
-| free KV blocks | nothing: it may have room | it takes what it has no blocks for, into its queue |
-| its adapter slots | that it has none | nothing |
-
-The last column's gains need a dishonest agent or an engine that does not tell; what is sent there shows in the ledger.
+| hidden | what counts in its view |
+|---|---|
+| requests running or waiting | what we have open there |
+| all signals | all that we sent and that has not begun |
+| the same, and no first token is told | what it would have left at its rate |
+| pending prefills | the engine's queue, at least |
+| its totals | the fleet's rate; prompts of others as long as any node has them |
+| how long its steps take | those of the others |
+| its prefix hits | our own idea of its cache |
+| free KV blocks | nothing: it may have room |
+| its adapter slots | that it has none |
 """
 
 from typing import Any
@@ -27,7 +22,7 @@ from extproc.core.loads import prefill_tokens_ahead
 from extproc.core.outcome import Answered, Ending
 from extproc.core.room import TOO_FEW_BLOCKS
 from extproc.core.snapshot import NodeReported, NodeView, Snapshot
-from tests.core.fleet import MODEL, NOW_S, POLICY, balancer, request, snapshot
+from tests.core.fleet import MODEL, NOW_S, POLICY, SETTINGS, balancer, request, snapshot
 
 COUNTS = ("requests_running", "requests_waiting", "pending_prefills", "active_decodes")
 ALL = (*COUNTS, "kv_usage", "kv_block_size_tokens", "kv_blocks_total", "kv_blocks_available", "gpu_utilization")
@@ -138,6 +133,26 @@ def test_a_node_that_hides_its_decode_time_takes_that_of_the_others() -> None:
                 fleet.observe(NodeReported(snapshot(name, sequence=second + 1, **told)), NOW_S + second)
         rates.append([view.learned.prefill_tokens_per_s for view in fleet.views()])
     assert rates[0] == rates[1]
+
+
+def test_prompts_of_others_at_a_node_that_hides_its_totals_are_as_long_as_any_has_them() -> None:
+    for hidden in ((), ("prefill_tokens_total",), ("prefill_seconds_total",), ("first_tokens_total",)):
+        fleet = balancer()
+        for second in range(60):
+            for name, tokens, lacking in (("hides", 100, hidden), ("long", 6000, ()), ("short", 1000, ())):
+                told: dict[str, Any] = {
+                    "prefill_tokens_total": second * tokens,
+                    "prefill_seconds_total": second * 0.5,
+                    "first_tokens_total": second,
+                }
+                told |= dict.fromkeys(lacking)
+                fleet.observe(NodeReported(snapshot(name, sequence=second + 1, **told)), NOW_S + second)
+        (mean,) = (one.learned.prefill_tokens_mean for one in fleet.views() if one.snapshot.node_id == "hides")
+        assert mean == pytest.approx(6000 if hidden else 100, rel=0.5)
+
+
+def test_nodes_that_all_hide_their_totals_have_prompts_as_long_as_is_assumed() -> None:
+    assert only(balancer(report(1, ()))).learned.prefill_tokens_mean == SETTINGS.rates.prefill_tokens
 
 
 @pytest.mark.parametrize("hidden", [("kv_blocks_available",), ("kv_block_size_tokens",)])

@@ -105,6 +105,7 @@ def test_every_run_is_set_up_as_the_comparison_says(monkeypatch: pytest.MonkeyPa
         "routers": 3,
         "snapshot_interval_s": 0.5,
         "first_tokens": False,
+        "kv_events": True,
         "lost_share": 0.1,
         "delay_s": 0.2,
         "settings": BalancerSettings(retry_after_s=7),
