@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +38,7 @@ from extproc.render.description import Description, parse
 from extproc.traffic import Ask, ask, completion
 
 JOURNAL: Final = "journal"
+POLICY: Final = "recorded"
 RUNS: Final[dict[str, dict[str, Any]]] = {
     "least-added-delay": {"strategy": "least-added-delay"},
     "canary": {"strategy": "least-added-delay", "canary": 50},
@@ -46,10 +48,10 @@ _PROBE: Final = Ask("probe", "/v1/completions", completion(MODEL, "ping", output
 
 
 def shows_first_tokens() -> str:
-    """The bootstrap of the demo, with the option of its routes that this is about."""
+    """The bootstrap of the demo, whose routes show first tokens and have the policy that is recorded."""
     mapping = yaml.safe_load(BOOTSTRAP.with_name("demo.render.yaml").read_text())
     for route in mapping["routes"]:
-        route["first_tokens"] = "policy" not in route
+        route |= {"first_tokens": True, "policy": POLICY}
     described = parse(mapping)
     assert isinstance(described, Description), described
     text = bootstrap.render(described)
@@ -65,7 +67,7 @@ async def record(scenario: Scenario, policy: dict[str, Any], asked: Sequence[Tim
         config = {
             "journal": {"path": JOURNAL},
             "nodes": {"report_interval_s": _INTERVAL_S},
-            "policies": {"default": policy},
+            "policies": {POLICY: policy | {"leave_after_first_token": True}},
         }
         serve = await fleet.serve(config)
         envoy = await fleet.envoy(serve, [one.address for one in engines], bootstrap=folder / "envoy.yaml")
@@ -80,15 +82,15 @@ async def record(scenario: Scenario, policy: dict[str, Any], asked: Sequence[Tim
         gc.collect()
         gc.freeze()
         outcomes = await ask_all(asked, Target(TcpAddress(host, int(port)), False, scenario.patience_s), lambda _: None)
-    whole = [one for one in outcomes if not one.failure]
-    late_s = sorted(one.late_s for one in outcomes)
-    return f"{len(whole)} of {len(asked)} answers whole, clients' requests late by {late_s[len(late_s) * 99 // 100] * 1000:.0f} ms (p99)"
+    failures = dict(Counter(one.failure for one in outcomes if one.failure))
+    late_ms = sorted(one.late_s * 1000 for one in outcomes)[len(outcomes) * 99 // 100]
+    return f"{len(asked)} requests, sent late by {late_ms:.0f} ms (p99), answers not whole: {failures or 'none'}"
 
 
 def tell(folder: Path, *arguments: str) -> None:
     """Run a command of ours on the folder's journal."""
     command, *options = arguments
-    subprocess.run(ourselves(command, str(folder / JOURNAL), *options), check=False)  # noqa: S603 - our own
+    subprocess.run(ourselves(command, str(folder / JOURNAL), *options), check=False)
 
 
 @click.command(help=__doc__)

@@ -29,7 +29,8 @@ def test_the_command_prints_figures_of_classes() -> None:
 
 
 def test_the_command_prints_json() -> None:
-    result = simulate("--json", "--strategy", "round-robin,least-added-delay", "--load", "0.5,0.9", "--routers", "2")
+    loads = ("--load", "0.5,0.9", "--routers", "2", "--kv-events")
+    result = simulate("--json", "--strategy", "round-robin,least-added-delay", *loads)
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
     assert told.keys() == {"rows", "capacity_per_s", "cut", "missed", "settings"}
@@ -40,6 +41,7 @@ def test_the_command_prints_json() -> None:
     assert told["rows"][0]["per_node"].keys() == {"node-1", "node-2"}
     assert told["settings"]["strategies"] == ["round-robin", "least-added-delay"]
     assert told["settings"]["routers"] == 2
+    assert told["settings"]["kv_events"] is True
     assert told["settings"]["cost"]["step_s"] == 0.0188
 
 

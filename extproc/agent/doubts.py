@@ -135,7 +135,8 @@ class Doubts:
                 continue
             if (rising := self._looks.rising(name)) is not None:
                 rose = run.value > rising.marks[0].told[name]
-                if littleslaw.is_over(rising, name):
+                judge = littleslaw.is_over if name in _RUNNING else littleslaw.is_counter
+                if judge(rising, name):
                     why = "counts up, and is no number of requests" if rose else "stands still while requests finish"
                     self._lie(name, f"{name} {why}", stands=not rose)
                 if name in _RUNNING and run.value - run.rising_from > littleslaw.BATCH_MAX:

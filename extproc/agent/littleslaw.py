@@ -7,8 +7,8 @@ the first token, S, and of the gaps between tokens, D. In a time T
     S/T   requests wait for their first token on the average
     D/T   requests decode
 
-A request adds its time to S when its first token comes, so S runs behind while a queue grows: of a queue that rises by
-R while N first tokens come, served in turn, N/(N + R) shows. D is told token by token. Where an engine tells no D, its
+A request adds its time to S when its first token comes, so S runs behind: of a number that rises by R while N first
+tokens come, served in turn, N/(N + R) shows. D is told token by token. Where an engine tells no D, its
 totals may be of requests that ended, and be as old as these: then nothing follows from S, nor from D.
 
 What is *not* a lie, and looks like one: clients that wait for one answer before they ask again, and full batches, hold
@@ -40,8 +40,9 @@ UNDER_RATIO = 2.0
 UNDER_MIN = 1.0
 """And so many more, on the average of all the time: a gauge that misses one is of no use."""
 PENDING_MIN = 8.0
-"""So many requests must have waited for their first token on the average for a 0 to be a lie: those that get it within
-one step are not seen."""
+"""So many requests must have waited for their first token on the average for a 0 to be a lie,"""
+PENDING_STEPS = 5.0
+"""each for so many steps: those that get it within one step are not seen, however many they are."""
 LASTING_S_MAX = 600.0
 """A request that ran before may add so many seconds at its end, where an engine tells them then."""
 KV_SHOWN_MIN = 0.02
@@ -59,22 +60,44 @@ PREFILL_TOKENS_MIN = 20_000.0
 
 
 def is_over(window: Window, signal: str) -> bool:
-    """Whether a number of requests that did not fall in the window is more than their times allow.
+    """Whether a number of running requests that did not fall in the window is more than their times allow.
 
-    It is a counter where a gauge belongs, or it stands still. Of requests that wait only a counter is told: a queue may
-    starve.
+    It is a counter where a gauge belongs, or it stands still. Of those in a prefill N/(N + R) show in S, see above.
     """
-    firsts, decoded_s = window.gained("first_tokens_total"), window.decode_seconds
-    waited_s, counts = window.gained("prefill_seconds_total"), window.known(signal)
-    if firsts is None or firsts < FIRST_TOKENS_MIN or waited_s is None or decoded_s is None:
+    times = _times(window)
+    if times is None:
         return False
-    rise = counts[-1] - counts[0]
-    if signal in ("requests_waiting", "pending_prefills"):
-        least, most = COUNTER_SHARES
-        if not least * firsts <= rise <= most * firsts:
-            return False
-    shown = sum(counts) / len(counts) * firsts / (firsts + rise)
+    firsts, waited_s, decoded_s = times
+    counts = window.known(signal)
+    shown = sum(counts) / len(counts) * firsts / (firsts + counts[-1] - counts[0])
     return shown > OVER_RATIO * (waited_s + decoded_s) / window.seconds + OVER_MARGIN
+
+
+def is_counter(window: Window, signal: str) -> bool:
+    """Whether a number of waiting requests that did not fall in the window is a counter of those that came.
+
+    It rises about as they are served. And a request that came in the window would have had all before it that waited at
+    its beginning; so those would have been served while it waited, which it did for S/N on the average. That says
+    nothing where it may have come before, nor of queues that starve, which do not rise like that.
+    """
+    times = _times(window)
+    if times is None:
+        return False
+    firsts, waited_s, _ = times
+    counts = window.known(signal)
+    least, most = COUNTER_SHARES
+    if not least * firsts <= counts[-1] - counts[0] <= most * firsts or waited_s / firsts > window.seconds / 2:
+        return False
+    return counts[0] > OVER_RATIO * waited_s / window.seconds + OVER_MARGIN
+
+
+def _times(window: Window) -> tuple[float, float, float] | None:
+    """N, S and D; `None` where they tell nothing."""
+    firsts, waited_s = window.gained("first_tokens_total"), window.gained("prefill_seconds_total")
+    decoded_s = window.decode_seconds
+    if firsts is None or firsts < FIRST_TOKENS_MIN or waited_s is None or decoded_s is None:
+        return None
+    return firsts, waited_s, decoded_s
 
 
 def is_under(window: Window, count: float) -> bool:
@@ -93,9 +116,11 @@ def is_under(window: Window, count: float) -> bool:
 def hides_pending(window: Window) -> bool:
     """Whether requests waited for their first token, though none was seen to in the whole window."""
     waited_s, firsts = window.gained("prefill_seconds_total"), window.gained("first_tokens_total")
-    if not firsts or waited_s is None or window.decode_seconds is None:
+    steps_ms = window.known("decode_ms_per_token")
+    if not firsts or waited_s is None or window.decode_seconds is None or not steps_ms:
         return False
-    return window.is_busy and waited_s > window.seconds * PENDING_MIN
+    waited_long = waited_s / firsts > PENDING_STEPS * max(steps_ms) / 1000
+    return waited_long and window.is_busy and waited_s > window.seconds * PENDING_MIN
 
 
 def cache_stands_still(window: Window, usage: float, *, running_is_sound: bool) -> bool:

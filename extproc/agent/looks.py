@@ -23,7 +23,16 @@ _RUNS_OF = (
     "kv_blocks_available",
     "prefill_seconds_total",
 )
-_KEPT = frozenset({*_RUNS_OF, "kv_blocks_total", "kv_block_size_tokens", "first_tokens_total", "prefill_tokens_total"})
+_KEPT = frozenset(
+    {
+        *_RUNS_OF,
+        "kv_blocks_total",
+        "kv_block_size_tokens",
+        "first_tokens_total",
+        "prefill_tokens_total",
+        "decode_ms_per_token",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class RoundTrip:
         return min(self._measured_s, default=0.0)
 
     def send(self, key: Key, now_s: float) -> bool:
-        """A message is about to be sent; whether it is to be acknowledged. Time stands still or goes on between calls."""
+        """A message is about to be sent; whether it shall be acknowledged. Time stands still or goes on."""
         if not self._begun:
             self._begun = True
             return True

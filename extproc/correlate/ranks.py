@@ -105,7 +105,9 @@ def _of_sums(sums: Sequence[float]) -> float | None:
     return beside(plain, with_third, other_with_third)
 
 
-def _correlation(count: float, one: float, other: float, squares: float, others: float, products: float) -> float | None:
+def _correlation(
+    count: float, one: float, other: float, squares: float, others: float, products: float
+) -> float | None:
     variance, of_other = squares - one * one / count, others - other * other / count
     if variance <= _LEAST_VARIANCE * squares or of_other <= _LEAST_VARIANCE * others:
         return None
@@ -121,15 +123,20 @@ def beside(with_target: float, with_third: float, target_with_third: float) -> f
 
 
 def medians_of_fifths(by: Sequence[float], of: Sequence[float]) -> tuple[float, ...]:
-    """Median of the second list where the first is lowest, and so on up to where it is highest.
+    """Median of the second list where the first is lowest, and so on up to where it is highest: see `groups`."""
+    return tuple(median(of[place] for place in group) for group in groups(by))
+
+
+def groups(values: Sequence[float]) -> list[list[int]]:
+    """The places of the lowest fifth of the values, and so on up to the highest.
 
     Equal values are kept together, so that time does not choose among them: there may be fewer parts than five, and
     they are fifths only about.
     """
-    order = sorted(range(len(by)), key=by.__getitem__)
-    ordered = [by[place] for place in order]
+    order = sorted(range(len(values)), key=values.__getitem__)
+    ordered = [values[place] for place in order]
     bounds = sorted({_edge(ordered, len(order) * fifth // FIFTHS) for fifth in range(FIFTHS + 1)})
-    return tuple(median(of[place] for place in order[low:high]) for low, high in pairwise(bounds))
+    return [order[low:high] for low, high in pairwise(bounds)]
 
 
 def _edge(ordered: Sequence[float], place: int) -> int:

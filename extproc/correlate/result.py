@@ -23,7 +23,7 @@ class Says(enum.Enum):
     A_LITTLE = "a little"
     NOTHING = "nothing"
     FALLS = "falls"
-    """The first token came sooner where it was higher."""
+    """The first token came surely sooner where it was higher."""
     UNSURE = "unsure"
     """Too few requests to say, or too few rushes: the interval is wide."""
     CONSTANT = "constant"
@@ -127,7 +127,7 @@ def _says(rho: Rho | None) -> Says:
         return Says.TELLS
     if rho.low > -NOTHING_MAX and rho.high < NOTHING_MAX:
         return Says.NOTHING
-    if rho.high < 0:
+    if rho.high <= -NOTHING_MAX:
         return Says.FALLS
     return Says.A_LITTLE if rho.low > 0 else Says.UNSURE
 

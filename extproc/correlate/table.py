@@ -24,15 +24,15 @@ _STYLES: Final = {Says.TELLS: "bold green", Says.FALLS: "bold red", Says.NOTHING
 MEANS: Final = {
     Says.TELLS: f"the first token comes later where it is higher: ρ is surely over {TELLS_MIN}",
     Says.A_LITTLE: f"the same, but ρ may be under {TELLS_MIN}",
-    Says.NOTHING: f"ρ is surely under {NOTHING_MAX} either way, or its size says it already: routing by it gains nothing",
-    Says.FALLS: "the first token comes sooner where it is higher: something else moves both, or it is kept so by routing",
+    Says.NOTHING: f"ρ is surely under {NOTHING_MAX} either way, or the request's size says all of it: drop it",
+    Says.FALLS: f"the first token comes sooner where it is higher, ρ is surely under -{NOTHING_MAX}: look at each node",
     Says.UNSURE: f"the interval is too wide to say, or fewer than {PAIRS_MIN} requests: record for longer",
     Says.CONSTANT: "it was the same for all requests",
     Says.ABSENT: "no node told it",
 }
 NO_FIRST_TOKENS: Final = (
     "No request of these has a first token: let its routes show the first piece of each answer "
-    "(first_tokens, docs/envoy.md), and record again."
+    "(docs/correlate.md), and record again."
 )
 
 
@@ -43,6 +43,7 @@ class _Column(NamedTuple):
 
     @property
     def width(self) -> int:
+        """Of its longest line."""
         return max(*map(len, self.heading.split("\n")), *map(len, self.cells))
 
 
@@ -98,8 +99,9 @@ def _tables(rows: Sequence[Row], width: int) -> Iterator[RenderableType]:
 def _filled(columns: Sequence[_Column]) -> tuple[Table, Text]:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
     for column in columns:
-        justify = "right" if column.right else "left"
-        table.add_column(column.heading, justify=justify, width=column.width, overflow="fold", vertical="bottom")
+        table.add_column(
+            column.heading, justify="right" if column.right else "left", width=column.width, overflow="fold"
+        )
     for cells in zip(*(column.cells for column in columns), strict=True):
         table.add_row(*cells)
     return table, Text()
@@ -118,13 +120,13 @@ def _notes(correlated: Correlated) -> Iterator[str]:
         yield f"{correlated.lines_damaged} of {correlated.lines} lines are damaged: numbers of ours are not exact."
     if correlated.decisions_not_compared:
         yield (
-            f"{correlated.decisions_not_compared} of {correlated.decisions} decisions stand where lines before them are "
-            "missing, as a run's beginning: numbers of ours are not exact there."
+            f"{correlated.decisions_not_compared} of {correlated.decisions} decisions stand where lines before them, "
+            "as a run's beginning, are missing: numbers of ours are not exact there."
         )
     if correlated.decisions_different:
         yield (
-            f"{correlated.decisions_different} of {correlated.decisions} decisions come out otherwise than recorded, as "
-            "by another version of extproc: numbers of ours may not be those of then."
+            f"{correlated.decisions_different} of {correlated.decisions} decisions come out otherwise than recorded, "
+            "as by another version of extproc: numbers of ours may not be those of then."
         )
 
 

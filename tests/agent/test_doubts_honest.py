@@ -22,7 +22,7 @@ def doubted(watched: Watched, seconds: int) -> dict[str, str]:
 
 @settings(max_examples=25)
 @given(
-    per_tick=st.sampled_from([0.0, 0.02, 0.3, 1.5, 4.0]),
+    per_tick=st.sampled_from([0.0, 0.02, 0.3, 1.5, 4.0, 12.0]),
     clients=st.sampled_from([0, 1, 4, 40]),
     batch=st.sampled_from([1, 8, 64]),
     tokens=st.sampled_from([1, 300, 20_000]),
@@ -42,6 +42,11 @@ def test_no_load_makes_an_honest_engine_a_liar(
     assert doubted(watched, 20) == {}
 
 
+def test_many_prompts_that_take_one_step_are_never_seen_to_wait() -> None:
+    one_step = Watched(Engine(12.0, batch=64, tokens=1, decode_ticks=0), lambda *_: {"pending_prefills": 0})
+    assert doubted(one_step, 60) == {}
+
+
 @pytest.mark.parametrize("seconds", [31, 120])
 def test_clients_that_wait_for_their_answers_hold_everything_constant(seconds: int) -> None:
     engine = Engine(clients=8, batch=8, decode_ticks=1)
@@ -53,6 +58,15 @@ def test_a_queue_that_starves_behind_others_is_believed() -> None:
     """Requests of a higher priority pass it: it stands still, or grows, and those that are served never waited."""
     watched = Watched(Engine(0.5, batch=64), lambda *_: {"requests_waiting": 5000, "pending_prefills": 5000})
     assert doubted(watched, 90) == {}
+
+
+def test_a_queue_that_a_crowd_left_behind_and_that_still_grows_is_believed() -> None:
+    """Those that are served came with the crowd, when it was short."""
+    engine = Engine(0.3, batch=200, tokens=1, decode_ticks=600)
+    watched = Watched(engine)
+    for per_tick, seconds in ((0.3, 70), (0.5, 70), (6.0, 70), (0.5, 70)):
+        engine.per_tick = per_tick
+        assert doubted(watched, seconds) == {}
 
 
 def test_usage_that_is_rounded_to_hundredths_is_believed() -> None:

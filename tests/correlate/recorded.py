@@ -3,8 +3,10 @@
 import random
 from pathlib import Path
 
+from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
+from extproc import cli
 from extproc.core.balancer import Balancer
 from extproc.core.decision import Chosen
 from extproc.core.policy import RoutingPolicy
@@ -43,4 +45,11 @@ def recorded(path: Path, requests: int = 400, *, first_tokens: bool = True, poli
     close(one)
 
 
-__all__ = ["MODEL", "recorded"]
+def command(*arguments: str | Path) -> Result:
+    """`extproc correlate` with these."""
+    result = CliRunner().invoke(cli.main, ["correlate", *map(str, arguments)])
+    assert not isinstance(result.exception, Exception), result.exception
+    return result
+
+
+__all__ = ["MODEL", "command", "recorded"]

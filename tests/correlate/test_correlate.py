@@ -5,19 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 
-from extproc import cli
 from extproc.core.policy import RoutingPolicy
-from extproc.core.snapshot import Snapshot
 from extproc.correlate import gather as gathering
 from extproc.correlate.gather import Gathered, Wanted, gather
 from extproc.correlate.result import correlated
 from extproc.correlate.signals import SIGNALS
-from extproc.journal.balancer import balancer, close
-from tests.correlate.recorded import MODEL, recorded
-from tests.journaled import LIVES, START_S, Call, config, live
+from tests.correlate.recorded import MODEL, command, recorded
+from tests.journaled import LIVES, Call, write
 
 
 @pytest.fixture(scope="module")
@@ -25,12 +21,6 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("recorded") / "journal"
     recorded(path)
     return path
-
-
-def command(*arguments: str | Path) -> Result:
-    result = CliRunner().invoke(cli.main, ["correlate", *map(str, arguments)])
-    assert not isinstance(result.exception, Exception), result.exception
-    return result
 
 
 def as_json(*arguments: str | Path) -> dict[str, Any]:
@@ -91,6 +81,9 @@ def test_the_table_shows_every_signal_and_the_plot_is_drawn(journal: Path, tmp_p
     assert result.exit_code == 0
     assert all(signal.name in result.stdout for signal in SIGNALS)
     assert "400 first tokens of 400 requests" in result.stdout
+    assert "tells: the first token comes later" in result.stdout
+    assert "unsure:" in result.stdout
+    assert "nan" not in result.stdout
     assert "requests_waiting: tells" in (tmp_path / "signals.svg").read_text()
 
 
@@ -108,15 +101,31 @@ def test_without_first_tokens_it_says_how_to_get_them(tmp_path: Path) -> None:
     [
         ((), 400),
         (("--node", "a"), 400),
-        (("--node", "b"), 0),
         (("--model", MODEL), 400),
-        (("--model", "other"), 0),
         (("--arm", "strategy"), 400),
-        (("--arm", "control"), 0),
     ],
 )
 def test_requests_can_be_picked(journal: Path, wanted: tuple[str, ...], requests: int) -> None:
     assert as_json(journal, *wanted)["requests"] == requests
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        (("--node", "b"), "--node: wanted one of this journal's ('a'), got 'b'"),
+        (("--model", "other"), f"--model: wanted one of this journal's ('{MODEL}'), got 'other'"),
+        (("--arm", "control", "--node", "a"), "--arm: wanted one of this journal's ('strategy'), got 'control'"),
+        (("--node", "\x1b[2J"), r"--node: wanted one of this journal's ('a'), got '\x1b[2J'"),
+    ],
+)
+def test_what_is_not_there_is_refused_and_it_says_what_is(journal: Path, wanted: tuple[str, ...], told: str) -> None:
+    result = command(journal, *wanted)
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"{told}\n")
+
+
+def test_of_too_many_names_none_is_called_unknown(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "NAMES_MAX", 1)
+    assert "0 requests went to a node" in command(journal, "--node", "b").stdout
 
 
 def test_the_arms_of_a_canary_are_told_apart(tmp_path: Path) -> None:
@@ -125,30 +134,14 @@ def test_the_arms_of_a_canary_are_told_apart(tmp_path: Path) -> None:
     arms = [as_json(path, "--arm", arm)["requests"] for arm in ("strategy", "control")]
     assert sum(arms) == 60
     assert min(arms) > 10
+    own = found_in(path, Wanted(arm="control")).signals["uncached_tokens"]
+    assert len(set(own)) > 10, "turns do not ask for a prompt's size, but it is known"
 
 
 def test_few_requests_prove_nothing(tmp_path: Path) -> None:
     recorded(tmp_path / "journal", 19)
     says = {row["says"] for row in rows(tmp_path / "journal").values()}
     assert says == {"unsure", "absent"}
-
-
-def test_no_more_than_so_many_are_looked_at(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "REQUESTS_MAX", 399)
-    found = correlated(found_in(journal))
-    assert (found.requests, found.left_out) == (399, 1)
-
-
-def test_requests_that_never_end_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "OPEN_MAX", 2)
-    path = tmp_path / "journal"
-    one = balancer(config(path), START_S, lambda: None)
-    sent = ("route", {"tokens": 500, "chain": (0, 0, 0), "policy": RoutingPolicy()})
-    calls: list[Call] = [("report", {"node": "a"}), *[sent] * 3, *[("first_token", {"which": 0})]]
-    assert not isinstance(one, Snapshot)
-    live(one, [*calls, ("first_token", {"which": 1}), ("first_token", {"which": 2})])  # type: ignore[arg-type]
-    close(one)  # type: ignore[arg-type]
-    assert len(found_in(path).ttft_s) == 2
 
 
 @pytest.fixture
@@ -163,12 +156,11 @@ def test_whatever_happened_every_first_token_is_of_one_request_and_nothing_is_ne
 ) -> None:
     for old in lives.parent.iterdir():
         old.unlink()
-    one = balancer(config(lives), START_S, lambda: None)
-    live(one, life)  # type: ignore[arg-type]
-    close(one)  # type: ignore[arg-type]
+    write(lives, life)
     found = found_in(lives)
     first_tokens = sum(call == "first_token" for call, _ in life)
-    assert len(found.ttft_s) <= min(first_tokens, found.chosen - found.stale)
+    assert len(found.ttft_s) <= first_tokens
+    assert len(found.ttft_s) + found.stale + found.moved + found.without <= found.chosen
     assert all(value >= 0 for value in found.ttft_s)
     assert {len(values) for values in found.signals.values()} == {len(found.ttft_s)}
     correlated(found)

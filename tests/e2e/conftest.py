@@ -1,6 +1,7 @@
 """Running systems, each with the real Envoy.
 
-One has engines and agents, one has nodes that a test scripts, one has policies and classes, and too little room.
+One has engines and agents, one has nodes that a test scripts, one has policies and classes, and too little room. Each
+file of tests that asks for one has its own, which ends with the file: an idle system takes a ninth of a core.
 """
 
 import asyncio
@@ -138,7 +139,7 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def whole_system(
     client: aiohttp.ClientSession, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[System]:
@@ -161,7 +162,7 @@ async def system(whole_system: System) -> System:
     return whole_system
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def agentless_system(
     client: aiohttp.ClientSession, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[System]:
@@ -198,7 +199,7 @@ async def reporter(agentless_system: System) -> AsyncIterator[Reporter]:
         yield reporter
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def whole_gated_system(
     client: aiohttp.ClientSession, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[System]:
@@ -233,7 +234,7 @@ async def held(gated_system: System) -> AsyncIterator[gated.Held]:
         yield held
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def listening(
     client: aiohttp.ClientSession, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[modes.Running]:

@@ -77,6 +77,10 @@ class Agent:
 
     async def say(self, message: AgentMessage | NodeSnapshot) -> Acknowledgement:
         await self.call.write(AgentMessage(snapshot=message) if isinstance(message, NodeSnapshot) else message)
+        return await self.heard()
+
+    async def heard(self) -> Acknowledgement:
+        """The next acknowledgement."""
         answer = await self.call.read()
         assert isinstance(answer, RouterMessage), answer
         return answer.acknowledgement

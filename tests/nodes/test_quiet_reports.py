@@ -69,8 +69,10 @@ async def test_of_several_reports_the_last_is_acknowledged_and_those_that_are_no
     async with router() as to, agent(to) as stream:
         reports = numbered(4)
         reports[1].host = "8.8.8.8:80"
-        answers = [await stream.say(together(*reports)), await told(stream)]
-        assert [(one.node_id, one.verdict) for one in answers] == [("gpu-1", REFUSED), ("gpu-3", APPLIED)]
+        await stream.call.write(together(*reports))
+        answers = [await told(stream), await stream.heard(), await stream.heard()]
+        verdicts = [(one.node_id, one.verdict) for one in answers]
+        assert verdicts == [("gpu-1", REFUSED), ("gpu-3", APPLIED), ("last", APPLIED)]
         assert {view.snapshot.node_id for view in to.balancer.views()} == {"gpu-0", "gpu-2", "gpu-3", "last"}
 
 
