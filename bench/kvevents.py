@@ -20,10 +20,10 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.machine import machine
-from extproc.agent.kvblocks import EngineBlocks
-from extproc.agent.kvevents import batch_of
-from extproc.agent.kvtold import KvTold
-from extproc.agent.kvwatch import KvReport, KvWatch
+from extproc.agent.kv.blocks import EngineBlocks
+from extproc.agent.kv.events import batch_of
+from extproc.agent.kv.told import KvTold
+from extproc.agent.kv.watch import KvReport, KvWatch
 from extproc.core.kvcoming import ComingBlocks
 from extproc.core.kvindex import ENTRY_BYTES, KvIndex
 from extproc.kvchain import BLOCK_TOKENS, token_blocks_of

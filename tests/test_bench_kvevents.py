@@ -71,4 +71,4 @@ def test_a_row_has_what_was_without_and_with_them() -> None:
     (grid,) = tables.of_kv_events(AGENTS, found)
     assert len(grid.rows) == len(TOLD)
     assert grid.rows[2] == ["3 routers, 60 % load", "0.600 → 0.900 (0)", "0.60 → 0.60 (0)"]
-    assert grid.rows[-1][0] == "3 routers, 75 % load, snapshots each 0.2 s"
+    assert grid.rows[-1][0] == "3 routers, 75 % load, each 0.2 s"

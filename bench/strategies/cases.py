@@ -168,12 +168,10 @@ ROUTED: Final = (
     (STRATEGY, ROUTERS[-1], True),
 )
 """By which strategy, by how many routers, and whether these see first tokens as they come."""
-KV_REQUESTS: Final = 2000
-"""In each run with and without KV events, unless other questions are asked with other numbers."""
 KV_BLOCKS_FEW: Final = 8500
 """A third of the usual cache: the longest prompts still fit."""
-KV_OF: Final = ("agents", "chats", "mooncake")
-"""Prompts of the others have nothing in common, which nobody can tell any better."""
+KV_OF: Final[Mapping[str, int]] = MappingProxyType({"agents": 2000, "chats": 1000, "mooncake": 1000})
+"""Settings whose prompts have beginnings in common, and requests of each run without and with KV events."""
 TOLD: Final = (
     (1, None, 0.75, 1.0),
     (1, KV_BLOCKS_FEW, 0.75, 1.0),
@@ -242,12 +240,16 @@ def of_kv_events(scope: Scope) -> list[Case]:
 def told_or_not(scope: Scope, where: tuple[int, int | None, float, float], *, kv_events: bool) -> list[Case]:
     """The cases of one of `TOLD`."""
     routers, kv_blocks, load, interval_s = where
-    return replace(scope, requests=scope.requests or KV_REQUESTS).cases(
-        KV_OF,
-        (load,),
-        (STRATEGY,),
-        routers=routers,
-        snapshot_interval_s=interval_s,
-        kv_events=kv_events,
-        kv_blocks=kv_blocks,
-    )
+    return [
+        case
+        for name, requests in KV_OF.items()
+        for case in replace(scope, requests=scope.requests or requests).cases(
+            (name,),
+            (load,),
+            (STRATEGY,),
+            routers=routers,
+            snapshot_interval_s=interval_s,
+            kv_events=kv_events,
+            kv_blocks=kv_blocks,
+        )
+    ]

@@ -12,7 +12,6 @@ from bench.strategies.cases import (
     FAILING_LOAD,
     FAULTS,
     INTERVALS_S,
-    KV_BLOCKS_FEW,
     KV_OF,
     LOADS,
     ROUTED,
@@ -113,34 +112,32 @@ def of_routers(scope: Scope, found: Found) -> list[Grid]:
 def of_kv_events(scope: Scope, found: Found) -> list[Grid]:
     """What it is worth that nodes tell what their caches have."""
     settings = [one.name for one in scope.settings if one.name in KV_OF]
-    quantities = (NGOOD, TTFT_P90_S)
-    columns = [f"{setting}, {quantity.name}" for setting in settings for quantity in quantities]
+    columns = [(setting, quantity) for setting in settings for quantity in (NGOOD, TTFT_P90_S)]
+    numbers = ", ".join(f"{scope.requests or KV_OF[setting]} of {setting}" for setting in settings)
     grid = Grid(
-        f"{STRATEGY} without → with KV events; in brackets how far the seeds' differences lie apart", ("", *columns)
+        f"{STRATEGY} without → with KV events ({numbers}; in brackets how far the seeds' differences lie apart)",
+        ("", *(f"{setting}, {quantity.name}" for setting, quantity in columns)),
     )
     for where in TOLD:
-        routers, kv_blocks, load, interval_s = where
-        caches = f", caches of {KV_BLOCKS_FEW:,} blocks" if kv_blocks == KV_BLOCKS_FEW else ""
-        often = f", snapshots each {interval_s:g} s" if interval_s != 1 else ""
-        name = f"{routers} router{'s' if routers > 1 else ''}, {percent(load)} load{caches}{often}"
-        row = [name]
-        for setting in settings:
-            for quantity in quantities:
-                both = [
-                    spread.mean_over(
-                        found,
-                        [case for case in told_or_not(scope, where, kv_events=told) if case.setting == setting],
-                        quantity,
-                        scope.seeds,
-                    )
-                    for told in (False, True)
-                ]
-                before, after = both
-                row.append(
-                    NOTHING if before is None or after is None else spread.change(before, after, quantity.digits)
-                )
+        without, with_them = (told_or_not(scope, where, kv_events=told) for told in (False, True))
+        row = [_named_told(*where)]
+        for setting, quantity in columns:
+            before, after = (
+                spread.mean_over(found, [one for one in cases if one.setting == setting], quantity, scope.seeds)
+                for cases in (without, with_them)
+            )
+            if before is None or after is None:
+                row.append(NOTHING)
+            else:
+                row.append(spread.change(before, after, quantity.digits))
         grid.rows.append(row)
     return [grid]
+
+
+def _named_told(routers: int, kv_blocks: int | None, load: float, interval_s: float) -> str:
+    caches = f", {kv_blocks} blocks" if kv_blocks is not None else ""
+    often = f", each {interval_s:g} s" if interval_s != 1 else ""
+    return f"{routers} router{'s' if routers > 1 else ''}, {percent(load)} load{caches}{often}"
 
 
 def of_failing(scope: Scope, found: Found) -> list[Grid]:

@@ -92,8 +92,7 @@ class Doubts:
         told = _without(told, faults)
         faults |= self._fallen(told)
         told = _without(told, faults)
-        if not reading.frozen:  # what still shows the step of before tells nothing of the time since
-            self._look(reading, told, now_s)
+        self._look(reading, told, now_s)
         faults |= {name: lie.reason for name, lie in self._lies.items()}
         faults |= self._contradictions(_without(told, faults), again=not reading.frozen)
         for name, reason in faults.items():
@@ -156,10 +155,10 @@ class Doubts:
                 continue
             usage = run.value
             if name == "kv_blocks_available":
-                totals = set(constant.known("kv_blocks_total"))
-                if len(totals) != 1:
+                blocks = constant.marks[-1].told.get("kv_blocks_total")
+                if blocks is None:
                     continue
-                usage = 1 - run.value / totals.pop()
+                usage = 1 - run.value / blocks
             if littleslaw.cache_stands_still(constant, usage, running_is_sound=running_is_sound):
                 self._lie(name, f"{name} stands still while requests are served")
 

@@ -19,7 +19,7 @@ from extproc.address import TcpAddress, UnixAddress
 from extproc.agent.engines.enginekind import EngineKind
 from extproc.agent.genericsettings import GenericConfig
 from extproc.agent.gpu.usage import GPUS_MAX, GpuName, name_of
-from extproc.agent.kvsettings import KvEventsConfig
+from extproc.agent.kv.settings import KvEventsConfig
 from extproc.core.request import MODEL_CHARS_MAX
 from extproc.core.snapshot import CONTEXT_LENGTH_TOKENS_MAX, MODELS_MAX
 

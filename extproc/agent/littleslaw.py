@@ -7,9 +7,8 @@ the first token, S, and of the gaps between tokens, D. In a time T
     S/T   requests wait for their first token on the average
     D/T   requests decode
 
-A request adds its time to S when its first token comes, so S runs behind: of a number that rises by R while N first
-tokens come, served in turn, N/(N + R) shows. D is told token by token. Where an engine tells no D, its
-totals may be of requests that ended, and be as old as these: then nothing follows from S, nor from D.
+A request adds its time to S when its first token comes, so S runs behind what waits; D is told token by token. Where an
+engine tells no D, its totals may be of requests that ended, and be as old as these: then nothing follows from S.
 
 What is *not* a lie, and looks like one: clients that wait for one answer before they ask again, and full batches, hold
 a number of running requests constant; waiting is 0 as long as there is room; a queue may starve behind requests of a
@@ -35,16 +34,14 @@ COUNTER_SHARES = (0.5, 2.0)
 """A counter of requests rises with the first tokens, by a share of them between these."""
 BATCH_MAX = 4096.0
 """By no more can running requests rise without ever falling: none of the engines has so large a batch."""
-UNDER_RATIO = 2.0
-"""Decoding requests may be so many times what the gauges show."""
+UNDER_RATIO = 3.0
+"""Decoding requests may be so many times what the gauges show: one that was preempted adds all of that gap at once."""
 UNDER_MIN = 1.0
 """And so many more, on the average of all the time: a gauge that misses one is of no use."""
 PENDING_MIN = 8.0
 """So many requests must have waited for their first token on the average for a 0 to be a lie,"""
 PENDING_STEPS = 5.0
 """each for so many steps: those that get it within one step are not seen, however many they are."""
-LASTING_S_MAX = 600.0
-"""A request that ran before may add so many seconds at its end, where an engine tells them then."""
 KV_SHOWN_MIN = 0.02
 """By such a share of the cache its usage must have moved, or differ from 0, for its standing still to be a lie: some
 engines round it to hundredths."""
@@ -62,15 +59,14 @@ PREFILL_TOKENS_MIN = 20_000.0
 def is_over(window: Window, signal: str) -> bool:
     """Whether a number of running requests that did not fall in the window is more than their times allow.
 
-    It is a counter where a gauge belongs, or it stands still. Of those in a prefill N/(N + R) show in S, see above.
+    It is a counter where a gauge belongs, or it stands still.
     """
     times = _times(window)
     if times is None:
         return False
-    firsts, waited_s, decoded_s = times
+    _, waited_s, decoded_s = times
     counts = window.known(signal)
-    shown = sum(counts) / len(counts) * firsts / (firsts + counts[-1] - counts[0])
-    return shown > OVER_RATIO * (waited_s + decoded_s) / window.seconds + OVER_MARGIN
+    return sum(counts) / len(counts) > OVER_RATIO * (waited_s + decoded_s) / window.seconds + OVER_MARGIN
 
 
 def is_counter(window: Window, signal: str) -> bool:
@@ -110,7 +106,7 @@ def is_under(window: Window, count: float) -> bool:
     if decoded_s is None or not window.is_busy:
         return False
     there = count + max(window.known("requests_waiting"), default=0.0)
-    return decoded_s - count * LASTING_S_MAX > window.seconds * (UNDER_RATIO * there + UNDER_MIN)
+    return decoded_s > window.seconds * (UNDER_RATIO * there + UNDER_MIN)
 
 
 def hides_pending(window: Window) -> bool:

@@ -12,7 +12,7 @@ from extproc.agent.engines.reading import MEASURED
 from extproc.agent.enginesettings import EngineConfig
 from extproc.agent.gpu.meter import GpuMeter
 from extproc.agent.gpu.usage import GpuUsage
-from extproc.agent.kvfeed import KvFeed
+from extproc.agent.kv.feed import KvFeed
 from extproc.agent.nodelog import NOTHING_WRONG, NodeLog
 from extproc.agent.pace import Pace
 from extproc.agent.resolve import resolve

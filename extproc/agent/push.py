@@ -11,7 +11,7 @@ import structlog
 
 from extproc.address import Address
 from extproc.agent.credentials import PLAIN, Credentials
-from extproc.agent.kvtold import KvTold
+from extproc.agent.kv.told import KvTold
 from extproc.agent.telling import Telling
 from extproc.agent.wire import Report, goodbye_message
 from extproc.core.settings import Fault

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from extproc.agent.kvwatch import KvReport
+from extproc.agent.kv.watch import KvReport
 from extproc.core.snapshot import REASON_CHARS_MAX, ROUND_TRIP_S_MAX, NodeState, ServedModel, Snapshot
 from extproc.pb import nodes_pb2
 from extproc.pb.nodes_pb2 import AbsentSignal, AgentMessage, Goodbye, ModelList, NodeSnapshot

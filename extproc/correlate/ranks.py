@@ -1,7 +1,7 @@
 """How far two numbers rise together, by their ranks: so that neither units nor a few huge values matter.
 
 Spearman's ρ is Pearson's correlation of ranks. What is left of it when a third number is held fixed is the partial
-correlation (Kendall, 1942).
+correlation (Yule, 1907) of the ranks.
 
 Requests that come one after another are alike: they see the same snapshots, and the same rush. An interval that takes
 each for a witness of its own is far too narrow. So it is found by leaving out, in turn, each of `BLOCKS` stretches of

@@ -271,7 +271,7 @@ class Session:
             return Wait(decision.at_s, decision.outcome.until_s, decision.priority)
         self.decision = decision
         if self._routed is not None:
-            self._routed = replace(self._routed, prompt_blocks=(), token_blocks=())  # of no more use, and the answer may take long
+            self._routed = replace(self._routed, prompt_blocks=(), token_blocks=())  # answers may take long
         return self._carry_out(decision)
 
     def _fallback(self, now_s: float, *, body_follows: bool = False) -> Action:

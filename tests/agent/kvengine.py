@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from extproc.agent.kvevents import Batch, Cleared, Event, RemovedBlocks, StoredBlocks
+from extproc.agent.kv.events import Batch, Cleared, Event, RemovedBlocks, StoredBlocks
 from extproc.kvchain import token_blocks_of
 
 Tokens = tuple[int, ...]

@@ -187,3 +187,9 @@ def test_a_reason_of_the_adapter_stays() -> None:
     doubts.checked(changed(SOUND, kv_usage=2.0), 0.0)
     seen = doubts.checked(changed(SOUND, kv_usage=None, absent={"kv_usage": "gone"}), 1.0)
     assert seen.absent["kv_usage"] == "gone"
+
+
+def test_what_six_digits_may_round_does_not_add_up() -> None:
+    """Each look a total is less by too little to be a fall; but it falls."""
+    told = [10**6 - 9 * look for look in range(4)]
+    assert counted(*told) == [*told[:2], None, None]

@@ -104,10 +104,12 @@ def test_what_stands_still_while_tokens_are_computed_is_noticed(name: str, value
     assert absent_in(watched.look_for(10)) == set()
 
 
-def test_running_that_stands_still_at_little_is_noticed_later() -> None:
-    """Those that run there may have run for long, and tell all their seconds at their end."""
-    watched = Watched(Engine(4.0, batch=100, decode_ticks=20, tokens=100), stuck("requests_running", 1))
-    assert watched.look_for(60).requests_running is None
+def test_running_that_stands_still_at_little_is_noticed() -> None:
+    """Where many times as many decode."""
+    alone = {"requests_waiting": 0, "pending_prefills": None, "active_decodes": None}
+    for value, is_noticed in ((2, True), (8, False)):
+        watched = Watched(Engine(0.5, batch=64), lambda *_, value=value: alone | {"requests_running": value})
+        assert (watched.look_for(60).requests_running is None) == is_noticed
 
 
 def test_running_that_stands_still_at_much_is_noticed() -> None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.agent.kvblocks import POOLS_MAX, EngineBlocks
-from extproc.agent.kvevents import Batch, Cleared, StoredBlocks
+from extproc.agent.kv.blocks import POOLS_MAX, EngineBlocks
+from extproc.agent.kv.events import Batch, Cleared, StoredBlocks
 from extproc.kvchain import BLOCK_TOKENS, token_blocks_of
 from tests.agent.kvengine import ModelEngine, Tokens, batch, found, hash_of, removed, stored
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from extproc.agent.kvblocks import EngineBlocks
-from extproc.agent.kvevents import (
+from extproc.agent.kv.blocks import EngineBlocks
+from extproc.agent.kv.events import (
     BLOCK_SIZE_MAX,
     HASH_BYTES_MAX,
     Batch,

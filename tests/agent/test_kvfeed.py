@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from extproc.agent import kvfeed, kvsubscriber
+from extproc.agent.kv import feed as kvfeed
+from extproc.agent.kv import subscriber as kvsubscriber
 from extproc.kvchain import token_blocks_of
 from tests.agent.engine import Engine, vllm_engine
 from tests.agent.kvpublisher import CLEARED, Publisher, bound, publishing, removed, stored

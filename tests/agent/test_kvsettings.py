@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from extproc.agent.kvsettings import RANKS_MAX, KvEventsConfig, at_rank
+from extproc.agent.kv.settings import RANKS_MAX, KvEventsConfig, at_rank
 from extproc.agent.settings import AgentConfig, parse
 
 HERE = "tcp://127.0.0.1:5557"

@@ -7,11 +7,11 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.agent import kvtold
 from extproc.agent.discovery import Routers
-from extproc.agent.kvblocks import EngineBlocks
-from extproc.agent.kvtold import ANEW_S_MAX, ANEW_S_MIN, NUMBERS_MAX, KvTold
-from extproc.agent.kvwatch import KvReport
+from extproc.agent.kv import told as kvtold
+from extproc.agent.kv.blocks import EngineBlocks
+from extproc.agent.kv.told import ANEW_S_MAX, ANEW_S_MIN, NUMBERS_MAX, KvTold
+from extproc.agent.kv.watch import KvReport
 from extproc.agent.settings import AgentConfig, parse
 from extproc.agent.wire import Report
 from extproc.core.snapshot import NodeState, Snapshot

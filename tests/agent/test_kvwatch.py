@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.msgpack import encode
 
-from extproc.agent.kvwatch import ANEW_APART_S, KvWatch
+from extproc.agent.kv.watch import ANEW_APART_S, KvWatch
 
 NOW_S = 1000.0
 CLEARED = ["AllBlocksCleared"]

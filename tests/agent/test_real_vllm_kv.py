@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from bench.realvllm.kvcache import found_tokens
-from extproc.agent.kvwatch import KvWatch
+from extproc.agent.kv.watch import KvWatch
 from tests.agent.pages import SAMPLES
 
 BLOCK_TOKENS = 32

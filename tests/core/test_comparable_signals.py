@@ -7,12 +7,12 @@ import pytest
 from msgspec import structs
 
 from extproc.core import hidden
-from extproc.core.comparable import TELLING_SHARE_MIN, judged, tokens_ahead
+from extproc.core.comparable import TELLING_SHARE_MIN, judged, prefill_rates, tokens_ahead, uncached_tokens
 from extproc.core.decision import Chosen, Refused
 from extproc.core.policy import RoutingPolicy
-from extproc.core.room import Limits, room_of
+from extproc.core.room import Limits, cache_full, room_of
 from extproc.core.router import ALONE, Known, Standing, Verdict, decide
-from extproc.core.snapshot import ALWAYS, NodeView, OwnLoad, Snapshot
+from extproc.core.snapshot import ALWAYS, Learned, NodeView, OwnLoad, Snapshot
 from tests.core.fleet import NOW_S, SETTINGS, request, snapshot, view
 
 
@@ -118,3 +118,67 @@ def test_the_work_of_a_node_of_unknown_rate_does_not_shrink() -> None:
 def test_waiting_requests_claim_the_same_nodes_as_ever() -> None:
     nodes = [view("a", requests_running=None), view("b")]
     assert chosen_of(nodes, standing=Standing(claimed=frozenset({"b"}))) == "a"
+
+
+@pytest.mark.parametrize(
+    ("limit", "full", "free", "required"),
+    [
+        ("requests_waiting", 500, 0, False),
+        ("kv_usage", 0.95, 0.1, False),
+        ("kv_blocks_available", 0, 900, False),
+        ("kv_blocks_available", 0, 900, True),
+    ],
+)
+def test_of_one_that_is_full_and_one_that_does_not_tell_neither_is_left_out(
+    limit: str, full: float, free: float, required: bool
+) -> None:
+    policy = RoutingPolicy(strategy="random", limits=Limits(kv_usage_max=0.9, kv_blocks_required=required))
+
+    def served(*told: float | None) -> set[str]:
+        changes: list[dict[str, Any]] = [{limit: value} for value in told]
+        nodes = [view(name, **change) for name, change in zip("abc", changes, strict=False)]
+        verdicts = (decide(request(f"r{n}", 10), nodes, policy, SETTINGS, Known(), NOW_S) for n in range(40))
+        return {one.outcome.node_id for one in verdicts if isinstance(one.outcome, Chosen)}
+
+    assert served(full, free, free) == {"b", "c"}
+    assert served(full, None, free) == {"a", "b", "c"}
+    assert served(full, full, None) == ({"a", "b", "c"} if limit == "kv_blocks_available" and not required else set())
+
+
+def test_usage_is_compared_as_samples_show_it_where_one_hides_the_size_of_its_cache() -> None:
+    """A limit that what we sent since would reach is reached by none of them, whoever tells how large its cache is."""
+    sent = OwnLoad(kv_blocks_unseen=200)
+    told, hides = view("a", sent, kv_usage=0.8), view("b", sent, kv_usage=0.8, kv_blocks_total=None)
+    room = room_of(Limits(), "load-score", None, 1.0)
+    for nodes, full in (([told, told], True), ([told, hides], False)):
+        seen = judged(room, nodes, [10, 10], 0, hidden.some_hide(nodes))
+        assert {cache_full(node, seen) for node in nodes} == {full}
+
+
+def test_a_cache_of_which_nobody_tells_whether_it_hits_is_trusted_as_little_as_any() -> None:
+    def uncached(*trusts: tuple[float, int | None], told: str = "") -> list[int]:
+        nodes = [
+            view(f"n{place}", learned=Learned(cache_trust=trust), prefix_hits_total=hits)
+            for place, (trust, hits) in enumerate(trusts)
+        ]
+        cached = {node.snapshot.node_id: 96 for node in nodes[:2]}
+        return uncached_tokens(request(tokens=100), nodes, cached, told, hidden.some_hide(nodes))
+
+    assert uncached((0.25, 9), (1.0, 9), (1.0, 9)) == [76, 4, 100]
+    assert uncached((0.25, 9), (1.0, None), (1.0, 9)) == [76, 76, 100]
+    assert uncached((1.0, 9), (0.25, None), (0.5, 9)) == [4, 76, 100]
+    assert uncached((0.25, None), (1.0, None)) == [76, 4], "nobody tells"
+    assert uncached((0.25, 9), (1.0, None), told="n1") == [76, 4], "its blocks are known"
+
+
+def test_a_node_of_unknown_rate_has_the_slowest_of_the_candidates() -> None:
+    def rates(*nodes: tuple[float, int | None]) -> list[float]:
+        views = [
+            view(f"n{n}", learned=Learned(rate), prefill_tokens_total=total, prefill_seconds_total=1.0)
+            for n, (rate, total) in enumerate(nodes)
+        ]
+        return prefill_rates(views, hidden.some_hide(views), SETTINGS.nodes, NOW_S)
+
+    assert rates((9000, 1), (500, 1), (4000, None)) == [9000, 500, 500]
+    assert rates((9000, 1), (5000, 1), (400, None)) == [9000, 5000, 400]
+    assert rates((9000, None), (5000, None)) == [9000, 5000]

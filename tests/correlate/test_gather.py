@@ -104,9 +104,32 @@ def test_requests_that_never_end_do_not_fill_the_memory(path: Path, monkeypatch:
 def test_runs_and_files_follow_each_other_and_no_request_outlives_its_run(path: Path) -> None:
     write(path, [REPORT, sent(), first_token(), sent()])
     path.rename(path.with_suffix(".1"))
-    write(path, [REPORT, first_token(0), sent(), first_token(0)])
+    write(path, [REPORT, wait(1.0), first_token(-2), sent(), first_token()])
     found = found_in(path)
-    assert (len(found.ttft_s), found.replayed.runs) == (2, 2)
+    assert (len(found.ttft_s), found.replayed.runs) == (2, 2), "r2 was open in the first one only"
+
+
+def test_what_is_told_of_an_answer_before_its_end_does_not_end_it(path: Path) -> None:
+    write(path, [REPORT, sent(), ("answered", TOLD | {"over": False}), first_token()])
+    assert len(found_in(path).ttft_s) == 1
+
+
+def test_a_first_token_from_before_its_request_went_is_none(path: Path) -> None:
+    write(path, [REPORT, sent(), first_token()])
+
+    def before(line: dict[str, Any]) -> None:
+        line["now_s"] -= 0.01
+
+    edited(path, "first_token", before)
+    found = found_in(path)
+    assert (len(found.ttft_s), found.replayed.damaged) == (0, 1)
+
+
+def test_no_more_than_so_many_names_are_remembered(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "NAMES_MAX", 1)
+    write(path, [sent(), REPORT, wait(5.0), sent()])
+    found = found_in(path)
+    assert (found.chosen, list(found.names["node"])) == (2, ["z"])
 
 
 def test_where_a_runs_beginning_is_gone_it_says_so(path: Path) -> None:

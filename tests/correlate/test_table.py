@@ -1,6 +1,8 @@
 """What people see of it, and what each word means."""
 
 import io
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given
@@ -20,8 +22,8 @@ ROWS = tuple(
 FIGURES = ("-0.81 (-0.92 … +0.00)", "+0.12 (+0.00 … +0.46)", "100%", "12 ms", "123.46 s")
 
 
-def correlated(rows: tuple[Row, ...] = ROWS, **changes: int) -> Correlated:
-    counts = dict.fromkeys(Correlated.__struct_fields__, 0) | {"requests": 40, "chosen": 50} | changes
+def correlated(rows: tuple[Row, ...] = ROWS, changes: Mapping[str, int] = MappingProxyType({})) -> Correlated:
+    counts = dict.fromkeys(Correlated.__struct_fields__, 0) | {"requests": 40, "chosen": 50} | dict(changes)
     return Correlated(**counts | {"ttft_p50_s": 0.25, "ttft_p90_s": 1.5, "rows": rows})  # type: ignore[arg-type]
 
 
@@ -96,5 +98,5 @@ def test_every_interval_has_a_word_that_is_no_bolder_than_it(value: float, below
     ],
 )
 def test_what_weakens_it_is_told(name: str, words: str) -> None:
-    assert words in printed(correlated(**{name: 3}), 150)
+    assert words in printed(correlated(changes={name: 3}), 150)
     assert words not in printed(correlated(), 150)

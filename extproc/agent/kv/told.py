@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from extproc.agent.kvwatch import KvReport
+from extproc.agent.kv.watch import KvReport
 from extproc.pb.nodes_pb2 import Acknowledgement, AgentMessage, KvBlocks
 
 NUMBERS_MAX: Final = 16_000

@@ -14,8 +14,8 @@ import structlog
 import zmq
 import zmq.asyncio
 
-from extproc.agent.kvsettings import KvEventsConfig, at_rank
-from extproc.agent.kvwatch import KvWatch
+from extproc.agent.kv.settings import KvEventsConfig, at_rank
+from extproc.agent.kv.watch import KvWatch
 
 RETRY_S: Final = 5.0
 """After this long a socket that could not be opened is tried again."""

@@ -17,8 +17,8 @@ from collections import OrderedDict
 from collections.abc import Collection
 from typing import Final
 
-from extproc.agent.kvblock import EngineBlock, Key
-from extproc.agent.kvevents import Batch, Cleared, RemovedBlocks, StoredBlocks
+from extproc.agent.kv.block import EngineBlock, Key
+from extproc.agent.kv.events import Batch, Cleared, RemovedBlocks, StoredBlocks
 from extproc.kvchain import BLOCK_BYTES, ID_BYTES, id_bytes, numbers_of, root_of
 
 POOLS_MAX: Final = 256

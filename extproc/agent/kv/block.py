@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from extproc.agent.kvevents import BlockHash
+from extproc.agent.kv.events import BlockHash
 
 Key = BlockHash | tuple[int, BlockHash]
 """What it is known by: its hash, and in which of the engine's caches it is, of all but the first."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from extproc.agent.kvblocks import EngineBlocks
-from extproc.agent.kvevents import Batch, Cleared, batch_of
+from extproc.agent.kv.blocks import EngineBlocks
+from extproc.agent.kv.events import Batch, Cleared, batch_of
 
 ANEW_APART_S: Final = 60.0
 """An engine that began anew is noticed by its messages and by its metrics, within this time of each other."""

@@ -7,9 +7,9 @@ from typing import Final, Self
 import structlog
 import zmq.asyncio
 
-from extproc.agent.kvsettings import KvEventsConfig
-from extproc.agent.kvsubscriber import KvSubscriber
-from extproc.agent.kvwatch import KvReport, KvWatch
+from extproc.agent.kv.settings import KvEventsConfig
+from extproc.agent.kv.subscriber import KvSubscriber
+from extproc.agent.kv.watch import KvReport, KvWatch
 
 TELL_INTERVAL_S: Final = 60.0
 """It is logged so often at most that what the engine has is known, or is not known any more."""
