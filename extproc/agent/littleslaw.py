@@ -31,7 +31,9 @@ OVER_RATIO = 4.0
 OVER_MARGIN = 8.0
 """And so many more."""
 COUNTER_SHARES = (0.5, 2.0)
-"""A counter of requests rises with the first tokens, by a share of them between these."""
+"""A counter of requests rises with the first tokens, by a share of them between these,"""
+PARTS = 3
+"""in each of so many parts of the window."""
 BATCH_MAX = 4096.0
 """By no more can running requests rise without ever falling: none of the engines has so large a batch."""
 UNDER_RATIO = 3.0
@@ -72,7 +74,7 @@ def is_over(window: Window, signal: str) -> bool:
 def is_counter(window: Window, signal: str) -> bool:
     """Whether a number of waiting requests that did not fall in the window is a counter of those that came.
 
-    It rises about as they are served. And a request that came in the window would have had all before it that waited at
+    It rises about as they are served, in each part of the window. And a request that came in the window would have had all before it that waited at
     its beginning; so those would have been served while it waited, which it did for S/N on the average. That says
     nothing where it may have come before, nor of queues that starve, which do not rise like that.
     """
@@ -80,11 +82,14 @@ def is_counter(window: Window, signal: str) -> bool:
     if times is None:
         return False
     firsts, waited_s, _ = times
-    counts = window.known(signal)
-    least, most = COUNTER_SHARES
-    if not least * firsts <= counts[-1] - counts[0] <= most * firsts or waited_s / firsts > window.seconds / 2:
+    if waited_s / firsts > window.seconds / 2:
         return False
-    return counts[0] > OVER_RATIO * waited_s / window.seconds + OVER_MARGIN
+    if window.known(signal)[0] <= OVER_RATIO * waited_s / window.seconds + OVER_MARGIN:
+        return False
+    least, most = COUNTER_SHARES
+    ends = [window.marks[place * (len(window.marks) - 1) // PARTS].told for place in range(PARTS + 1)]
+    steps = [(_step(*pair, signal), _step(*pair, "first_tokens_total")) for pair in pairwise(ends)]
+    return all(rise is not None and came and least * came <= rise <= most * came for rise, came in steps)
 
 
 def _times(window: Window) -> tuple[float, float, float] | None:

@@ -40,8 +40,16 @@ def test_running_requests_are_over_four_times_what_their_seconds_show_and_eight(
 
 @pytest.mark.parametrize(
     ("begins", "rises", "waits_s", "is_one"),
-    [(100, 1.0, 2.0, True), (100, 0.49, 2.0, False), (100, 2.01, 2.0, False), (100, 2.0, 2.0, True)]
-    + [(16, 1.0, 2.0, False), (17, 1.0, 2.0, True), (1000, 1.0, 14.4, True), (1000, 1.0, 14.6, False)],
+    [
+        (100, 1.0, 2.0, True),
+        (100, 0.49, 2.0, False),
+        (100, 2.0, 2.0, True),
+        (100, 2.01, 2.0, False),
+        (16, 1.0, 2.0, False),
+        (17, 1.0, 2.0, True),
+        (1000, 1.0, 14.4, True),
+        (1000, 1.0, 14.6, False),
+    ],
 )
 def test_a_queue_is_a_counter_if_it_rises_like_one_and_nobody_waited_for_it(
     begins: float, rises: float, waits_s: float, is_one: bool
@@ -50,6 +58,22 @@ def test_a_queue_is_a_counter_if_it_rises_like_one_and_nobody_waited_for_it(
     seen = window(1.0, first_tokens_total=1, prefill_seconds_total=waits_s, requests_waiting=(begins, rises))
     assert is_counter(seen, "requests_waiting") == is_one
     assert not is_counter(window(None, first_tokens_total=1, prefill_seconds_total=waits_s), "requests_waiting")
+
+
+def test_a_queue_that_rises_while_nobody_is_served_is_no_counter() -> None:
+    def queue(served: list[float], risen: list[float]) -> bool:
+        told = [
+            {"first_tokens_total": came, "requests_waiting": 100.0 + more, "prefill_seconds_total": came * 0.1}
+            for came, more in zip(served, risen, strict=True)
+        ]
+        return is_counter(Window([Mark(float(at), one, float(at)) for at, one in enumerate(told)]), "requests_waiting")
+
+    steady = [float(at) for at in range(31)]
+    assert queue(steady, steady)
+    early, late = [min(2.0 * at, 30.0) for at in steady], [max(0.0, 2.0 * at - 30) for at in steady]
+    assert not queue(early, late)
+    assert not queue(early, steady)
+    assert not queue(steady, late)
 
 
 def test_preempted_requests_wait_and_are_not_missed_where_they_run() -> None:
@@ -69,9 +93,7 @@ def test_prompts_are_hidden_that_are_many_and_wait_for_many_steps(
 ) -> None:
     seen = window(1.0, first_tokens_total=firsts, prefill_seconds_total=waiting, decode_ms_per_token=(100.0, 0))
     assert hides_pending(seen) == is_hidden
-    assert not hides_pending(window(1.0, first_tokens_total=firsts, prefill_seconds_total=waiting)), (
-        "how long is a step"
-    )
+    assert not hides_pending(window(1.0, first_tokens_total=firsts, prefill_seconds_total=waiting)), "how long is one?"
     assert not hides_pending(window(None, first_tokens_total=8, prefill_seconds_total=99, decode_ms_per_token=(1, 0)))
 
 
@@ -101,7 +123,7 @@ def test_no_engine_computes_a_million_tokens_in_a_second() -> None:
             "prefill_tokens_total": tokens / SECONDS,
             "prefill_seconds_total": (before_s, seconds / SECONDS),
         }
-        return computes_too_fast(window(**total))
+        return computes_too_fast(window(0.0, **total))
 
     assert too_fast(2_000_000, 1.9)
     assert not too_fast(2_000_000, 2.0)
