@@ -145,6 +145,8 @@ class NodeIngest(nodes_pb2_grpc.NodesServicer):
         elif known is None and len(stream.known) >= NODES_PER_STREAM_MAX:
             verdict, reason = REFUSED, f"node_id: wanted at most {NODES_PER_STREAM_MAX} nodes on a stream, got another"
         else:
+            if stream.kv_sequences and self._balancer.view_of(node_id) is None:
+                stream.kv_sequences.pop(node_id, None)  # it was forgotten after a long silence, with its blocks
             verdict, reason = self._observe(NodeReported(report.snapshot))
             if verdict is not REFUSED:
                 stream.known[node_id] = report

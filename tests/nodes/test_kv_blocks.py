@@ -1,5 +1,7 @@
 """What agents tell of prefix caches, over real gRPC."""
 
+import time
+
 import pytest
 
 from extproc.pb.nodes_pb2 import Acknowledgement, AgentMessage, KvBlocks
@@ -75,6 +77,18 @@ async def test_a_message_that_is_missing_ends_what_is_known_until_all_is_told_an
         verdict, reason = await said(one, blocks(2, (9,)))
         assert (verdict, reason) == (REFUSED, "kv_blocks.sequence: wanted one with `all`, got 2")
         assert (await said(one, blocks(8, (1, 2), everything=True)), known(to)) == ((APPLIED, ""), 2)
+
+
+async def test_a_node_that_was_forgotten_tells_everything_anew() -> None:
+    async with router() as to, agent(to) as one:
+        await reported(one)
+        await said(one, blocks(1, (1, 2), everything=True))
+        assert to.balancer.tick(time.monotonic() + 10_000) == ["gpu-1"]
+        await reported(one, sequence=2)
+        assert known(to) is None
+        verdict, reason = await said(one, blocks(2, (3,)))
+        assert (verdict, reason) == (REFUSED, "kv_blocks.sequence: wanted one with `all`, got 2")
+        assert known(to) is None
 
 
 async def test_a_stream_begins_with_everything() -> None:
