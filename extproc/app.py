@@ -19,10 +19,10 @@ import grpc
 import msgspec
 import structlog
 import uvloop
-from aiohttp import web
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from extproc import listening
+from extproc.adminport import AdminPort
 from extproc.config import Config
 from extproc.core.balancer import Balancer
 from extproc.core.forecast import ModelForecast
@@ -104,9 +104,7 @@ async def serve(config: Config) -> None:
     forecasts = _read_now_and_then(balancer, clock)
     nodes_scaler = scaler.NodesScaler(forecasts, clock)
     servers = _grpc_servers(config, security, processor, access_log, healths, ingest, nodes_scaler)
-    pages = web.AppRunner(
-        admin.build(balancer, metrics, clock, stop.is_set, forecasts), access_log=None, shutdown_timeout=ADMIN_CLOSE_S
-    )
+    pages = AdminPort(admin.build(balancer, metrics, clock, stop.is_set, forecasts), ADMIN_CLOSE_S)
     ticking = asyncio.create_task(_tick(balancer, metrics, clock, config.nodes.prune_interval_s))
     try:
         listen = config.listen
@@ -116,7 +114,7 @@ async def serve(config: Config) -> None:
             for name, place, server in places
             if place is not None
         }
-        addresses["admin"] = await listening.http_port(pages, listen.admin)
+        addresses["admin"] = await pages.open(listen.admin)
         await asyncio.gather(*(server.start() for server in servers))
         for name in HEALTH_SERVICES:
             await healths.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -133,7 +131,7 @@ async def serve(config: Config) -> None:
     finally:
         ticking.cancel()
         await asyncio.gather(*(server.stop(None) for server in servers))
-        await pages.cleanup()
+        await pages.close()
         counter.close()
         journal.close(balancer)
 

@@ -8,11 +8,10 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
-from aiohttp import web
 
 from extproc.address import Address, TcpAddress, UnixAddress
 
@@ -45,19 +44,18 @@ async def grpc_port(server: grpc.aio.Server, at: Address, credentials: grpc.Serv
     return TcpAddress(at.host, port) if isinstance(at, TcpAddress) else at
 
 
-async def http_port(runner: web.AppRunner, at: Address) -> Address:
-    """Let an HTTP server listen, and start it; the address it got."""
+async def stream_port(protocol: Callable[[], asyncio.Protocol], at: Address) -> tuple[asyncio.Server, Address]:
+    """Listen, with a protocol for each connection; the address it got."""
     await asyncio.to_thread(_claim, at)
-    await runner.setup()
+    loop = asyncio.get_running_loop()
     try:
         match at:
             case TcpAddress(host, port):
-                await web.TCPSite(runner, host, port).start()
-                return TcpAddress(host, runner.addresses[0][1])
+                server = await loop.create_server(protocol, host, port)
+                return server, TcpAddress(host, server.sockets[0].getsockname()[1])
             case UnixAddress(path):
                 with _sockets_for_our_group():
-                    await web.UnixSite(runner, path).start()
-                return at
+                    return await loop.create_unix_server(protocol, path), at
     except OSError as error:
         raise ListenError(f"{at}: {error.strerror}") from None
 

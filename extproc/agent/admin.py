@@ -1,7 +1,7 @@
 """The agent's own port: whether it lives, what it saw, and calls to drain its nodes.
 
-Whoever can call can take nodes out of use, so calls are taken from this machine only unless told otherwise, and none
-that a web page sends (browsers say so by `origin`).
+Whoever can call can take nodes out of use, so calls are taken from this machine only unless told otherwise. Nothing is
+answered that another site's web page sends.
 """
 
 import asyncio
@@ -10,14 +10,15 @@ from collections.abc import Sequence
 from ipaddress import ip_address
 
 import msgspec
-from aiohttp import hdrs, web
+from aiohttp import web
 
+from extproc.adminport import to_no_web_page
 from extproc.agent.node import Node
 
 WAIT_S_MAX = 3600.0
 """Longest wait that a call may ask for."""
-WAITS_MAX = 64
-"""Calls that wait at a time; further ones are refused."""
+WAITS_MAX = 32
+"""Calls that wait at a time; further ones are refused. Fewer than the port's connections: others find room."""
 BODY_BYTES_MAX = 1024
 """Calls need none."""
 _INDEX = """extproc agent
@@ -32,7 +33,7 @@ POST /undrain?node=ID                take requests again
 def build(nodes: Sequence[Node], *, remote: bool) -> web.Application:
     """The application. `remote`: calls that change something are taken from other machines too."""
     pages = _Pages({node.node_id: node for node in nodes}, remote)
-    app = web.Application(client_max_size=BODY_BYTES_MAX)
+    app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[to_no_web_page])
     app.add_routes(
         [
             web.get("/", pages.index),
@@ -94,8 +95,8 @@ class _Pages:
 
     def _meant(self, request: web.Request) -> list[Node] | web.Response:
         """The nodes that a call is about, or why it is refused."""
-        if hdrs.ORIGIN in request.headers or not (self._remote or _is_from_here(request)):
-            return _fault(403, "calls are taken from this machine only, and from no web page; see admin_remote")
+        if not (self._remote or _is_from_here(request)):
+            return _fault(403, "calls are taken from this machine only; see admin_remote")
         wanted = request.query.getall("node", [])
         if unknown := [one for one in wanted if one not in self._nodes]:
             return _fault(404, f"node: wanted {', '.join(list(self._nodes)[:10])}, got {unknown[0][:128]!r}")

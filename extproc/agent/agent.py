@@ -8,9 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import structlog
-from aiohttp import web
 
-from extproc import listening
+from extproc.adminport import AdminPort
 from extproc.agent import admin
 from extproc.agent.discovery import Routers
 from extproc.agent.gpu.meter import GpuMeters, open_driver
@@ -70,15 +69,13 @@ async def _admin(config: AgentConfig, nodes: Sequence[Node]) -> AsyncIterator[No
     if config.admin is None:
         yield
         return
-    pages = web.AppRunner(
-        admin.build(nodes, remote=config.admin_remote), access_log=None, shutdown_timeout=ADMIN_CLOSE_S
-    )
+    pages = AdminPort(admin.build(nodes, remote=config.admin_remote), ADMIN_CLOSE_S)
     try:
-        at = await listening.http_port(pages, config.admin)
+        at = await pages.open(config.admin)
         log.info("listening", admin=str(at))
         yield
     finally:
-        await pages.cleanup()
+        await pages.close()
 
 
 async def sample_once(config: AgentConfig) -> list[dict[str, Any]]:

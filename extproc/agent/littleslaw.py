@@ -74,9 +74,9 @@ def is_over(window: Window, signal: str) -> bool:
 def is_counter(window: Window, signal: str) -> bool:
     """Whether a number of waiting requests that did not fall in the window is a counter of those that came.
 
-    It rises about as they are served, in each part of the window. And a request that came in the window would have had all before it that waited at
-    its beginning; so those would have been served while it waited, which it did for S/N on the average. That says
-    nothing where it may have come before, nor of queues that starve, which do not rise like that.
+    It rises about as they are served, in each part of the window. And a request that came in the window would have had
+    all before it that waited at its beginning; so those would have been served while it waited, which it did for S/N on
+    the average. That says nothing where it may have come before; and queues that starve do not rise like that.
     """
     times = _times(window)
     if times is None:

@@ -74,13 +74,14 @@ def serve(file: Path | None, log_format: str, log_level: str) -> None:
     through Envoy; a second one ends the process at once.
     """
     _let_grpc_log_errors_only()
-    from extproc import app, config
+    from extproc import app, config, openfiles
     from extproc.ops import logs
 
     settings = config.Config() if file is None else config.read(file)
     if isinstance(settings, list):
         refuse(settings)
     logs.configure(logs.LogFormat(log_format), log_level)
+    openfiles.allow_open_files()
     try:
         app.run(settings)
     except app.StartError as error:
@@ -160,6 +161,7 @@ def agent(
     _let_grpc_log_errors_only()
     import uvloop
 
+    from extproc import openfiles
     from extproc.agent import agent, credentials, settings
     from extproc.core.settings import Fault
     from extproc.listening import ListenError
@@ -186,6 +188,7 @@ def agent(
         for snapshot in asyncio.run(agent.sample_once(config)):
             click.echo(json.dumps(snapshot, indent=2))
         return
+    openfiles.allow_open_files()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(agent.run(config))

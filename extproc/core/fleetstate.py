@@ -37,6 +37,8 @@ from extproc.core.table import SnapshotTable
 
 COMPUTED_FASTER_MAX = 4.0
 """No prompt is computed so many times faster than the node's learned rate."""
+BOOT_S_MIN = 5.0
+"""So long a boot must have been ready: no engine works and is back in less."""
 RATES_KNOWN_S = 10.0
 """Seconds of prompts being computed, on all nodes together, from which learned rates tell how long one will wait."""
 
@@ -68,7 +70,8 @@ class FleetState:
             for node_id in observation.displaced:
                 self._take_over(node_id, event.snapshot)
             if earlier is not None and earlier.boot_id != event.snapshot.boot_id:
-                self._restarted(earlier.node_id)
+                assert before is not None
+                self._restarted(earlier.node_id, now_s - before.ready_since_s)
                 earlier = None
             self._sampled(event.snapshot, earlier)
         else:
@@ -276,12 +279,17 @@ class FleetState:
             self.caches.sent(snapshot, reservation.prompt_blocks)
         self._forget(static_id)
 
-    def _restarted(self, node_id: str) -> None:
-        """The engine began anew: nothing of what it had or was is left."""
-        self.ledger.restarted(node_id)
-        self.learned.forget(node_id)
+    def _restarted(self, node_id: str, was_ready_s: float) -> None:
+        """The engine began anew: nothing of what it had is left, nor of what it was.
+
+        One that keeps beginning anew, be it an agent's lie or one URL for several engines, sheds nothing by that: the
+        streams of a real restart end by themselves.
+        """
         self.caches.forget(node_id)
-        self.ejections.forget(node_id)
+        if was_ready_s >= BOOT_S_MIN:
+            self.ledger.restarted(node_id)
+            self.learned.forget(node_id)
+            self.ejections.forget(node_id)
 
     def _forget(self, node_id: str) -> None:
         self.ledger.forget(node_id)

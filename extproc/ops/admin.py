@@ -13,6 +13,7 @@ from functools import partial
 import msgspec
 from aiohttp import web
 
+from extproc.adminport import to_no_web_page
 from extproc.core.balancer import Balancer
 from extproc.core.decision import Candidate, Chosen, Decision, Outcome, Queued
 from extproc.core.forecast import ModelForecast
@@ -61,7 +62,7 @@ def build(
 ) -> web.Application:
     """The application; of its own it only knows which pages are under way. `clock` is the balancer's, in seconds."""
     pages = _Pages(balancer, metrics, clock, draining, forecasts)
-    app = web.Application()
+    app = web.Application(middlewares=[to_no_web_page])
     app.add_routes(
         [
             web.get("/", pages.index),

@@ -52,6 +52,9 @@ def test_clients_that_wait_for_their_answers_hold_everything_constant(seconds: i
     engine = Engine(clients=8, batch=8, decode_ticks=1)
     watched = Watched(engine, lambda *_: {"requests_running": 8, "requests_waiting": 0})
     assert doubted(watched, seconds) == {}
+    queued = {"requests_waiting": 32, "pending_prefills": 32}
+    watched = Watched(Engine(clients=40, batch=8, decode_ticks=10), lambda *_: queued)
+    assert doubted(watched, seconds) == {}
 
 
 def test_a_queue_that_starves_behind_others_is_believed() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from extproc.core.balancer import Balancer
+from extproc.core.fleetstate import BOOT_S_MIN
 from extproc.core.outcome import Answered, Ending
 from extproc.core.request import Phase
 from extproc.core.room import TOO_FEW_BLOCKS
@@ -92,7 +93,7 @@ def test_a_stream_that_was_left_is_over_with_the_second_idle_snapshot(fleet: Bal
 def test_a_stream_that_was_left_ends_with_its_engine(fleet: Balancer) -> None:
     fleet.route(request("open"), POLICY, NOW_S)
     fleet.leave("r1", NOW_S)
-    fleet.observe(NodeReported(snapshot("a", boot_id="boot-2")), NOW_S + 1)
+    fleet.observe(NodeReported(snapshot("a", boot_id="boot-2")), NOW_S + BOOT_S_MIN)
     assert (fleet.requests_open, counts_of(only(fleet).own)) == (1, NO_LOAD), "the open stream ends by itself"
 
 

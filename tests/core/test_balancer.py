@@ -3,6 +3,7 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
+from extproc.core.fleetstate import BOOT_S_MIN
 from extproc.core.request import TokenCount
 from extproc.core.settings import BalancerSettings
 from extproc.core.snapshot import NO_LOAD, NodeLeft, NodeReported, ServedModel
@@ -55,7 +56,7 @@ def test_a_snapshot_that_says_what_the_one_before_said_takes_nothing_over() -> N
 def test_a_snapshot_of_another_boot_says_something_new_whatever_it_says() -> None:
     fleet = balancer(snapshot("a"))
     fleet.route(request("r1"), POLICY, NOW_S)
-    fleet.observe(NodeReported(snapshot("a", boot_id="boot-2")), NOW_S + 1)
+    fleet.observe(NodeReported(snapshot("a", boot_id="boot-2")), NOW_S + BOOT_S_MIN)
     (view,) = fleet.views()
     assert (counts_of(view.own), view.in_flight) == (NO_LOAD, 0)
 

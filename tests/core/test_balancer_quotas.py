@@ -8,6 +8,7 @@ from extproc.core.admissionsettings import PriorityClass, Quota
 from extproc.core.aliases import Frozen
 from extproc.core.balancer import Balancer
 from extproc.core.decision import Chosen, Decision, Queued, Refusal, Refused
+from extproc.core.fleetstate import BOOT_S_MIN
 from extproc.core.outcome import Answered, Ending
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import Endpoint
@@ -125,8 +126,8 @@ def test_a_request_that_was_left_ends_with_its_engine() -> None:
     balancer = fleet(CONCURRENT)
     ask(balancer, "r1")
     balancer.leave("r1", NOW_S + 1)
-    balancer.observe(NodeReported(snapshot("a", boot_id="another")), NOW_S + 2)
-    assert isinstance(ask(balancer, "r2", NOW_S + 2).outcome, Chosen)
+    balancer.observe(NodeReported(snapshot("a", boot_id="another")), NOW_S + BOOT_S_MIN)
+    assert isinstance(ask(balancer, "r2", NOW_S + BOOT_S_MIN).outcome, Chosen)
 
 
 def test_a_model_that_nobody_serves_and_a_prompt_too_long_use_nothing() -> None:

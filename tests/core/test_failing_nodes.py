@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from extproc.core.balancer import Balancer
 from extproc.core.ejection import PROBE_S
+from extproc.core.fleetstate import BOOT_S_MIN
 from extproc.core.outcome import Answered, Ending
 from extproc.core.settings import BalancerSettings, EjectionSettings
 from extproc.core.snapshot import NodeLeft, NodeReported, ServedModel
@@ -116,9 +117,9 @@ def test_a_restart_or_a_goodbye_wipes_the_slate() -> None:
     fleet = balancer(*(snapshot(name) for name in "abcd"))
     for name in "ab":
         ended(fleet, "r", Ending.UNREACHABLE, NOW_S, snapshot(name).host)
-    fleet.observe(NodeReported(snapshot("a", boot_id="boot-2")), NOW_S)
+    fleet.observe(NodeReported(snapshot("a", boot_id="boot-2")), NOW_S + BOOT_S_MIN)
     assert set(fleet.out_until_s) == {"b"}
-    fleet.observe(NodeLeft("b", "boot-1"), NOW_S)
+    fleet.observe(NodeLeft("b", "boot-1"), NOW_S + BOOT_S_MIN)
     assert not fleet.out_until_s
 
 

@@ -6,6 +6,8 @@ import pytest
 from extproc.core.balancer import Balancer
 from extproc.core.decided import FALLBACK
 from extproc.core.decision import Refusal, Refused, Unknown
+from extproc.core.fleetstate import BOOT_S_MIN
+from extproc.core.outcome import Answered, Ending
 from extproc.core.snapshot import Freshness, NodeLeft, NodeReported, NodeState, ServedModel
 from extproc.core.table import MODELS_LEFT_MAX, SnapshotTable
 from tests.core.fleet import NOW_S, POLICY, SETTINGS, balancer, node_of, request, snapshot
@@ -139,11 +141,37 @@ def test_another_boot_has_nothing_of_the_one_before_with_a_goodbye_between_or_wi
     fleet.route(request("r1"), POLICY, NOW_S)
     if goodbye:
         fleet.observe(NodeLeft("a", "boot-1"), NOW_S)
-    fleet.observe(NodeReported(snapshot("a", boot_id="boot-2", requests_running=None)), NOW_S + 1)
+    fleet.observe(NodeReported(snapshot("a", boot_id="boot-2", requests_running=None)), NOW_S + BOOT_S_MIN)
     (view,) = fleet.views()
     assert (view.own.sequences_open, view.in_flight, fleet.requests_open) == (0, 0, 1)
-    fleet.finish("r1", NOW_S + 2)
+    fleet.finish("r1", NOW_S + BOOT_S_MIN)
     assert fleet.requests_open == 0
+
+
+def test_a_node_that_begins_anew_at_every_look_sheds_nothing_by_it() -> None:
+    """A lie, or one URL behind which several engines stand: what was sent there counts until its stream ends."""
+    fleet = balancer(snapshot("a"), snapshot("b"), snapshot("c"))
+    node_id = node_of(fleet.route(request("r1"), POLICY, NOW_S))
+    fleet.answered(Answered("x", Ending.UNREACHABLE, snapshot(node_id).host), NOW_S)
+    for boot in range(1, 20):
+        fleet.observe(NodeReported(snapshot(node_id, boot_id=f"boot-{boot}")), NOW_S + boot)
+        view = fleet.view_of(node_id)
+        assert view is not None
+        assert (view.own.sequences_open, view.in_flight) == (1, 1)
+        assert node_id in fleet.out_until_s
+    fleet.finish("r1", NOW_S + 20)
+    view = fleet.view_of(node_id)
+    assert view is not None
+    assert (view.own.sequences_open, fleet.requests_open) == (0, 0)
+
+
+@pytest.mark.parametrize(("after_s", "kept"), [(BOOT_S_MIN - 0.01, 1), (BOOT_S_MIN, 0)])
+def test_a_boot_that_was_ready_for_long_enough_ends_with_all_it_had(after_s: float, kept: int) -> None:
+    fleet = balancer(snapshot("a"))
+    fleet.route(request("r1"), POLICY, NOW_S)
+    fleet.observe(NodeReported(snapshot("a", boot_id="boot-2")), NOW_S + after_s)
+    (view,) = fleet.views()
+    assert view.own.sequences_open == kept
 
 
 def test_a_node_that_was_silent_for_long_finds_its_open_requests_counted() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from extproc.core.balancer import Balancer
-from extproc.core.fleetstate import COMPUTED_FASTER_MAX
+from extproc.core.fleetstate import BOOT_S_MIN, COMPUTED_FASTER_MAX
 from extproc.core.promptcaches import ON_THE_WAY_SHARE, PromptCaches
 from extproc.core.request import PROMPT_BLOCK_TOKENS
 from extproc.core.settings import BalancerSettings, ExpectedRates, PrefixSettings
@@ -95,9 +95,9 @@ def test_a_prompt_is_computed_if_it_took_as_long_as_that_takes(told: str, took_s
 def test_what_an_engine_computed_before_it_began_anew_is_in_no_cache() -> None:
     fleet = fleet_of("a")
     ask(fleet, "r", 1, NOW_S)
-    fleet.observe(NodeReported(snapshot("a", boot_id="boot-2")), NOW_S + 1)
-    fleet.finish("r", NOW_S + 10)
-    assert ask(fleet, "next", 1, NOW_S + 1) == ("a", TOKENS)
+    fleet.observe(NodeReported(snapshot("a", boot_id="boot-2")), NOW_S + BOOT_S_MIN)
+    fleet.finish("r", NOW_S + 9)
+    assert ask(fleet, "next", 1, NOW_S + 9) == ("a", TOKENS)
 
 
 def test_requests_that_are_refused_at_once_leave_affinity_as_it_was() -> None:

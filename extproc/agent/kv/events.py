@@ -3,21 +3,35 @@
 Both write MessagePack: a batch is `[time, events, rank]`, an event an array that begins with its type
 (`["BlockStored", hashes, parent, token ids, block size, …]`: vLLM up to 0.25 and SGLang), or a map with `type` (later
 ones). Fields were added at the end again and again, so those that are missing are no fault, and what is unknown is left
-out. No payload raises: engines are not trusted to write what they say.
+out. No payload raises: engines are not trusted to write what they say, and none
+takes more time or memory than its bytes and the bounds below allow.
 
 A block of an engine stands for all tokens up to its end, and for what else its keys and values depend on. Where that
 is more than tokens and the adapter's name (images, a cache salt), no prompt's tokens tell whether it serves.
 """
 
 import enum
-from typing import Any, Final
+from collections.abc import Generator
+from typing import Annotated, Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
+
+from extproc.kvchain import BLOCK_TOKENS, TOKEN_BLOCKS_MAX
 
 BLOCK_SIZE_MAX: Final = 65_536
 """Tokens. Engines that are known here have 1 to 784."""
 HASH_BYTES_MAX: Final = 64
+EVENTS_MAX: Final = 131_072
+"""In one message. vLLM tells all blocks of a prompt in one event, SGLang each in its own, of 1 token by default."""
+EVENT_BLOCKS_MAX: Final = 65_536
+"""In one event. A step of 10,000 tokens has 625 of 16."""
+EVENT_TOKENS_MAX: Final = TOKEN_BLOCKS_MAX * BLOCK_TOKENS
+"""In one event: what lies behind is not told apart in any prompt."""
+BATCH_BLOCKS_MAX: Final = 131_072
+"""In all events of one message."""
+READ_AT_ONCE_BYTES: Final = 32_768
+"""Of events, between two moments at which others may go on."""
 
 BlockHash = int | bytes
 
@@ -66,44 +80,52 @@ class Batch(Struct, frozen=True):
     """Whether one of the malformed may have said that something is gone."""
 
 
+_NIL: Final = Raw(b"\xc0")
+_Plain = None | bool | int | float | str
+"""What engines write in a field that means little here. Nothing nested, which takes many times its bytes."""
+_Hashes = Annotated[list[BlockHash], Meta(max_length=EVENT_BLOCKS_MAX)]
+_TokenIds = Annotated[list[int], Meta(max_length=EVENT_TOKENS_MAX)]
+_Events = Annotated[list[Raw], Meta(max_length=EVENTS_MAX)]
+
+
 class _StoredArray(Struct, tag="BlockStored", array_like=True, gc=False):
-    block_hashes: list[BlockHash]
+    block_hashes: _Hashes
     parent_block_hash: BlockHash | None
-    token_ids: list[int]
+    token_ids: _TokenIds
     block_size: int
-    lora_id: Any = None
-    medium: Any = None
-    lora_name: Any = None
-    extra_keys: Any = None
-    group_idx: Any = None
-    kv_cache_spec_kind: Any = None
-    metadata: Any = None
+    lora_id: _Plain = None
+    medium: _Plain = None
+    lora_name: Raw = _NIL
+    extra_keys: Raw = _NIL
+    group_idx: _Plain = None
+    kv_cache_spec_kind: _Plain = None
+    metadata: Raw = _NIL
 
 
 class _StoredMap(Struct, tag="BlockStored", gc=False):
-    block_hashes: list[BlockHash]
-    token_ids: list[int]
+    block_hashes: _Hashes
+    token_ids: _TokenIds
     block_size: int
     parent_block_hash: BlockHash | None = None
-    lora_id: Any = None
-    medium: Any = None
-    lora_name: Any = None
-    extra_keys: Any = None
-    group_idx: Any = None
-    kv_cache_spec_kind: Any = None
-    metadata: Any = None
+    lora_id: _Plain = None
+    medium: _Plain = None
+    lora_name: Raw = _NIL
+    extra_keys: Raw = _NIL
+    group_idx: _Plain = None
+    kv_cache_spec_kind: _Plain = None
+    metadata: Raw = _NIL
 
 
 class _RemovedArray(Struct, tag="BlockRemoved", array_like=True, gc=False):
-    block_hashes: list[BlockHash]
-    medium: Any = None
-    group_idx: Any = None
+    block_hashes: _Hashes
+    medium: _Plain = None
+    group_idx: _Plain = None
 
 
 class _RemovedMap(Struct, tag="BlockRemoved", gc=False):
-    block_hashes: list[BlockHash]
-    medium: Any = None
-    group_idx: Any = None
+    block_hashes: _Hashes
+    medium: _Plain = None
+    group_idx: _Plain = None
 
 
 class _ClearedArray(Struct, tag="AllBlocksCleared", array_like=True, gc=False):
@@ -115,14 +137,14 @@ class _ClearedMap(Struct, tag="AllBlocksCleared", gc=False):
 
 
 class _BatchArray(Struct, array_like=True, gc=False):
-    ts: Any
-    events: list[Raw]
-    data_parallel_rank: Any = None
+    ts: _Plain
+    events: _Events
+    data_parallel_rank: _Plain = None
 
 
 class _BatchMap(Struct, gc=False):
-    events: list[Raw]
-    data_parallel_rank: Any = None
+    events: _Events
+    data_parallel_rank: _Plain = None
 
 
 class _TagArray(Struct, array_like=True, gc=False):
@@ -147,6 +169,10 @@ _event_array: Final = msgspec.msgpack.Decoder(_StoredArray | _RemovedArray | _Cl
 _event_map: Final = msgspec.msgpack.Decoder(_StoredMap | _RemovedMap | _ClearedMap)
 _tag_array: Final = msgspec.msgpack.Decoder(_TagArray)
 _tag_map: Final = msgspec.msgpack.Decoder(_TagMap)
+_text: Final = msgspec.msgpack.Decoder(str)
+_keys: Final = msgspec.msgpack.Decoder(Annotated[list[Raw], Meta(max_length=EVENT_BLOCKS_MAX)])
+_EMPTY: Final = frozenset({b"\xc0", b"\xc2", b"\x00", b"\xa0", b"\x80", b"\x90"})
+"""Nothing, as MessagePack writes it: nil, false, 0, and what has no entries."""
 _TYPES: Final = frozenset({"BlockStored", "BlockRemoved", "AllBlocksCleared"})
 _BROKEN: Final = (msgspec.MsgspecError, RecursionError, ValueError, TypeError)
 _MAPS: Final = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})
@@ -156,7 +182,18 @@ _WHOLE_PREFIX: Final = ("full", "mla")
 
 
 def batch_of(payload: bytes) -> Batch | None:
-    """A batch; `None` where the payload is none. Raises for no payload."""
+    """A batch; `None` where the payload is none, or over the bounds. Raises for no payload."""
+    reading = batch_in_slices(payload)
+    while True:
+        try:
+            next(reading)
+        except StopIteration as end:
+            batch: Batch | None = end.value
+            return batch
+
+
+def batch_in_slices(payload: bytes) -> Generator[None, None, Batch | None]:
+    """The same, which lets others go on after each `READ_AT_ONCE_BYTES`."""
     try:
         decoder = _batch_map if payload[:1] and payload[0] in _MAPS else _batch_array
         batch = decoder.decode(payload)
@@ -164,9 +201,13 @@ def batch_of(payload: bytes) -> Batch | None:
         return None
     rank = batch.data_parallel_rank
     events: list[Event] = []
-    left_out = malformed = 0
+    left_out = malformed = blocks = bytes_read = 0
     doubtful = False
     for raw in batch.events:
+        bytes_read += len(memoryview(raw))
+        if bytes_read > READ_AT_ONCE_BYTES:
+            bytes_read = 0
+            yield
         match _event_of(raw):
             case _Unused.LEFT_OUT:
                 left_out += 1
@@ -175,9 +216,15 @@ def batch_of(payload: bytes) -> Batch | None:
             case _Unused.DOUBTFUL:
                 malformed += 1
                 doubtful = True
+            case Cleared() as event:
+                if not events or not isinstance(events[-1], Cleared):
+                    events.append(event)
             case event:
+                blocks += len(event.hashes)
+                if blocks > BATCH_BLOCKS_MAX:
+                    return None
                 events.append(event)
-    return Batch(rank if _is_index(rank) else 0, events, left_out, malformed, doubtful)
+    return Batch(_index(rank), events, left_out, malformed, doubtful)
 
 
 def _event_of(raw: Raw) -> "Event | _Unused":
@@ -192,7 +239,7 @@ def _event_of(raw: Raw) -> "Event | _Unused":
         return _Unused.MALFORMED if isinstance(read, _StoredArray | _StoredMap) else _Unused.DOUBTFUL
     if not _is_on_gpu(read.medium):
         return _Unused.LEFT_OUT
-    group = read.group_idx if _is_index(read.group_idx) else 0
+    group = _index(read.group_idx)
     if isinstance(read, _RemovedArray | _RemovedMap):
         return RemovedBlocks(read.block_hashes, group)
     kind = read.kv_cache_spec_kind
@@ -201,7 +248,7 @@ def _event_of(raw: Raw) -> "Event | _Unused":
     count, block_tokens = len(read.block_hashes), read.block_size
     if not 1 <= block_tokens <= BLOCK_SIZE_MAX or len(read.token_ids) != count * block_tokens:
         return _Unused.MALFORMED
-    adapter = read.lora_name if isinstance(read.lora_name, str) else ""
+    adapter = _name(read.lora_name)
     return StoredBlocks(
         read.block_hashes,
         read.parent_block_hash,
@@ -223,8 +270,20 @@ def _unused(raw: Raw, *, is_map: bool) -> "_Unused":
     return _Unused.DOUBTFUL if of_type in _TYPES else _Unused.LEFT_OUT
 
 
-def _is_index(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**16
+def _index(value: object) -> int:
+    return value if type(value) is int and 0 <= value < 2**16 else 0
+
+
+def _name(raw: Raw) -> str:
+    """Empty where it is none."""
+    try:
+        return "" if raw is _NIL or _is_nothing(raw) else _text.decode(raw)
+    except _BROKEN:
+        return ""
+
+
+def _is_nothing(raw: Raw) -> bool:
+    return raw is _NIL or bytes(raw) in _EMPTY
 
 
 def _are_sound(hashes: list[BlockHash]) -> bool:
@@ -238,15 +297,16 @@ def _is_on_gpu(medium: object) -> bool:
 def _comparable(stored: _StoredArray | _StoredMap, adapter: str, count: int) -> int:
     """How many of the first blocks depend on tokens and the adapter only, as far as is told."""
     unnamed = stored.lora_id is not None and not adapter  # older engines tell a number that means nothing outside
-    if unnamed or stored.metadata or (stored.lora_name and not adapter):
+    if unnamed or not _is_nothing(stored.metadata) or not (adapter or _is_nothing(stored.lora_name)):
         return 0
-    keys = stored.extra_keys
-    if keys is None:
+    if stored.extra_keys is _NIL or bytes(stored.extra_keys) == bytes(_NIL):
         return count
-    if not isinstance(keys, list):
+    try:
+        keys = _keys.decode(stored.extra_keys)
+    except _BROKEN:
         return 0
-    alone = ([adapter],) if adapter else ()
+    alone = msgspec.msgpack.encode([adapter]) if adapter else b""
     for place, key in enumerate(keys[:count]):
-        if key and key not in alone:
+        if not _is_nothing(key) and bytes(key) != alone:
             return place
     return min(count, len(keys))
