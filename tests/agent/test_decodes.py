@@ -90,6 +90,17 @@ def test_out_of_bounds_on_both_sides_in_turn_moves_no_offset() -> None:
     assert count(10, 5, running=6) == 5
 
 
+def test_a_gauge_that_says_0_while_tokens_are_made_moves_no_offset() -> None:
+    drift = Drift()
+    count, drift = count_decodes(drift, first_tokens=6, finished=0, running=6, waiting=0)
+    assert count == 6
+    for _ in range(6):
+        count, drift = count_decodes(drift, first_tokens=6, finished=0, running=0, waiting=0, rested=False)
+        assert count == 0
+    count, drift = count_decodes(drift, first_tokens=7, finished=1, running=6, waiting=0)
+    assert count == 6
+
+
 def test_a_torn_page_of_an_idle_engine_moves_no_offset() -> None:
     count = Script()
     assert count(7, 7, running=0) == 0

@@ -234,3 +234,12 @@ def test_whatever_the_numbers_are_every_signal_is_sane_or_absent(
             assert value is None or 0 <= value <= COUNTER_MAX
         if reading.prefix_hits_total is not None and reading.prefix_queries_total is not None:
             assert reading.prefix_hits_total <= reading.prefix_queries_total
+
+
+def test_a_running_gauge_that_is_0_for_a_while_leaves_the_count_of_decodes_as_it_was() -> None:
+    look = None
+    for generated, running in ((10, 6), (20, 0), (30, 0), (40, 0), (50, 6)):
+        page = vllm_lines(running=running, first_tokens=6, generated=generated)
+        reading, look = vllm.read(page, look)
+        assert reading.active_decodes == running
+        assert reading.pending_prefills == 0

@@ -5,7 +5,8 @@ is the active decodes plus an offset, and the offset drifts: an aborted request 
 counts as finished, a pooling request finishes without any token. So only differences are used, and the offset is set
 anew
 
-- whenever the engine is idle, since then there are no decodes, and the engine's own start is such a moment;
+- whenever the engine is idle, since then there are no decodes, and the engine's own start is such a moment; and no
+  token was made since the look before, for a gauge that falsely says 0 would spoil the count until the next such moment;
 - when the result was out of bounds in `TORN_LOOKS` looks in a row, by the least that it was beyond 0 or running. After
   `VIOLATIONS_MAX` of these without an idle moment between them the drift is faster than the corrections, and the count
   is absent until the next one.
@@ -19,7 +20,7 @@ this one. So one look never moves the offset, unless it found the engine idle af
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -61,10 +62,15 @@ class Drift:
 
 
 def count_decodes(
-    before: Drift, *, first_tokens: float, finished: float, running: int, waiting: int
+    before: Drift, *, first_tokens: float, finished: float, running: int, waiting: int, rested: bool = True
 ) -> tuple[int | None, Drift]:
-    """Active decodes in 0..running, or `None` while they cannot be told; and the drift to pass in next time."""
+    """Active decodes in 0..running, or `None` while they cannot be told; and the drift to pass in next time.
+
+    `rested`: as far as is known, no token was made since the look before.
+    """
     difference = first_tokens - finished
+    if running + waiting == 0 and not rested:
+        return 0, replace(before, beyond=(), idle_at=None)
     if running + waiting == 0:
         torn = before.idle_at is not None and before.idle_at != difference
         return 0, replace(before, beyond=(), idle_at=difference) if torn else Drift(difference, idle_at=difference)
@@ -87,11 +93,14 @@ def _violated(before: Drift, beyond: float, decodes: int) -> tuple[int | None, D
 
 
 def decodes_over(
-    engines: Mapping[str, RequestCounts[float | None]], names: RequestCounts[str], before: Mapping[str, Drift]
+    engines: Mapping[str, RequestCounts[float | None]],
+    names: RequestCounts[str],
+    before: Mapping[str, Drift],
+    at_work: Container[str] = (),
 ) -> tuple[int | str, dict[str, Drift]]:
     """Active decodes of all engines, and the drift of each to pass in next time.
 
-    If one engine's cannot be told, neither can the sum: then the text is why.
+    `at_work` are engines that made tokens since the look before, whatever their gauges say. If one engine's cannot be told, neither can the sum: then the text is why.
     """
     after: dict[str, Drift] = {}
     decodes, reason = 0, None if engines else f"{names.running} is missing"
@@ -105,7 +114,10 @@ def decodes_over(
             reason = batch if isinstance(batch, str) else str(queue)
         else:
             drift = before.get(engine, Drift())
-            count, after[engine] = count_decodes(drift, first_tokens=first, finished=done, running=batch, waiting=queue)
+            rested = engine not in at_work
+            count, after[engine] = count_decodes(
+                drift, first_tokens=first, finished=done, running=batch, waiting=queue, rested=rested
+            )
             if count is None:
                 reason = f"{names.first_tokens} and {names.finished} drift apart too fast"
             else:

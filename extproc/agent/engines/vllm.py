@@ -37,7 +37,8 @@ _FINISHED = "vllm:request_success_total"
 _PREFILL = ("vllm:request_prefill_time_seconds", "vllm:time_to_first_token_seconds")
 _DECODE = ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds")  # before 0.11
 _STARTED = "process_start_time_seconds"
-_STEPS = ("vllm:iteration_tokens_total_count", "vllm:generation_tokens_total", vllmtotals.PROMPT)
+_GENERATED = "vllm:generation_tokens_total"
+_STEPS = ("vllm:iteration_tokens_total_count", _GENERATED, vllmtotals.PROMPT)
 _COUNTERS = (_FINISHED, *_STEPS, *(f"{name}_count" for name in (*_PREFILL, *_DECODE)), *vllmtotals.COUNTERS)
 
 _WANTED = frozenset(
@@ -108,7 +109,11 @@ def _decodes(page: Page, before: Look | None) -> tuple[int | str, dict[str, Drif
         for engine, running in _by_engine(page, _RUNNING).items()
     }
     names = RequestCounts(_RUNNING, _WAITING, _FIRST_TOKENS, _FINISHED)
-    return decodes_over(engines, names, {} if before is None else before.drifts)
+    if before is None:
+        return decodes_over(engines, names, {})
+    made = _by_engine(page, _GENERATED)
+    at_work = {engine for engine in made if made[engine] != before.counters.get((_GENERATED, engine), made[engine])}
+    return decodes_over(engines, names, before.drifts, at_work)
 
 
 def _kv_cache(page: Page) -> tuple[float | str, int | str, int | str]:
