@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Bytecode is kept: else each process that a test starts compiles what it imports, and each run rewrites every test.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo test lint types floors pytest tokenizers bench real-vllm proto envoy clean
 .DEFAULT_GOAL := test

@@ -121,7 +121,8 @@ def wire_rows() -> list[tuple[str, float, str]]:
     numbers = [chance.getrandbits(64) for _ in range(20_000)]
     parse = AgentMessage.FromString
     blocks = EngineBlocks(1)
-    blocks._held = dict.fromkeys(numbers, 1)
+    for number in numbers:
+        blocks._numbers.hold(number)
     written, read = [], []
     messages: list[bytes] = []
     for _ in range(ROUNDS):

@@ -22,6 +22,7 @@ from extproc import nodehosts, yamlfile
 from extproc.address import Address, TcpAddress
 from extproc.core.policy import PolicyName, RoutingPolicy
 from extproc.core.settings import BalancerSettings, Fault, faults_of, shown
+from extproc.nearkeys import with_near_keys
 from extproc.peers.tlssettings import PortsTls
 from extproc.settingtypes import SETTINGS, AnyAddress, FilePath, Networks
 from extproc.sizes import GIB, KIB, MIB, Size
@@ -213,7 +214,7 @@ def parse(mapping: object, folder: Path = Path()) -> Config | list[Fault]:
     try:
         config = Config.model_validate(mapping, strict=True, context={"folder": folder})
     except ValidationError as error:
-        return faults_of(error)
+        return with_near_keys(faults_of(error), Config)
     return _static_nodes_outside(config) or config
 
 

@@ -15,6 +15,8 @@ import grpc
 
 from extproc.address import Address, TcpAddress, UnixAddress
 
+BACKLOG = 128
+"""Connections that may wait to be accepted."""
 GRPC_OPTIONS: list[tuple[str, int]] = [
     ("grpc.so_reuseport", 0),
     # A peer that vanished without a word would keep its streams, and what they hold, for hours. gRPC 1.85 was seen to
@@ -51,11 +53,11 @@ async def stream_port(protocol: Callable[[], asyncio.Protocol], at: Address) -> 
     try:
         match at:
             case TcpAddress(host, port):
-                server = await loop.create_server(protocol, host, port)
+                server = await loop.create_server(protocol, host, port, backlog=BACKLOG)
                 return server, TcpAddress(host, server.sockets[0].getsockname()[1])
             case UnixAddress(path):
                 with _sockets_for_our_group():
-                    return await loop.create_unix_server(protocol, path), at
+                    return await loop.create_unix_server(protocol, path, backlog=BACKLOG), at
     except OSError as error:
         raise ListenError(f"{at}: {error.strerror}") from None
 

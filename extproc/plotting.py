@@ -29,7 +29,7 @@ def checked(file: Path) -> Fault | None:
     try:
         import matplotlib  # noqa: F401, PLC0415 - optional
     except ImportError:
-        return Fault("--plot", "matplotlib: pip install 'extproc[plot]'", "no such module")
+        return Fault("--plot", "matplotlib: pip install matplotlib", "no such module")
     return None
 
 

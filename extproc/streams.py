@@ -38,23 +38,34 @@ class Waits:
             self._waiting.discard(done)
         return read.result() if read.done() else grpc.aio.EOF
 
-    async def each(self, context: grpc.aio.ServicerContext[Any, Any], take: Callable[[Any], Awaitable[None]]) -> None:
+    async def each(
+        self,
+        context: grpc.aio.ServicerContext[Any, Any],
+        take: Callable[[Any], Awaitable[None]],
+        silence_s_max: float | None = None,
+    ) -> bool:
         """Have every message taken, until there is none or waiting was ended. Raises what the read or `take` raises.
+
+        False: it was waited for the next message for `silence_s_max`; nothing more is taken.
 
         As a loop over `read`, with one task for the whole stream instead of one for each message. What is being taken
         when waiting is ended is taken to its end.
         """
         if self._ended:
-            return
+            return True
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        taking = asyncio.ensure_future(self._take_each(context, take, done))
+        silence = None if silence_s_max is None else _Silence(silence_s_max, done)
+        taking = asyncio.ensure_future(self._take_each(context, take if silence is None else silence.of(take), done))
         taking.add_done_callback(partial(_wake, done))
         try:
             await done
         finally:
             self._waiting.discard(done)
+            if silence is not None:
+                silence.stop()
         if taking.done():
             taking.result()
+        return silence is None or not silence.is_over
 
     async def _take_each(
         self,
@@ -76,6 +87,44 @@ class Waits:
         for done in self._waiting:
             if not done.done():
                 done.set_result(None)
+
+
+class _Silence:
+    """Sets `done` when no message came for so long. One timer looks now and then: messages only note the time.
+
+    While one is being taken the peer is not silent, and gRPC could not end the stream: a write may be under way.
+    """
+
+    __slots__ = ("_done", "_longest_s", "_loop", "_since_s", "_taking", "_timer", "is_over")
+
+    def __init__(self, longest_s: float, done: asyncio.Future[None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._longest_s = longest_s
+        self._done = done
+        self._since_s = self._loop.time()
+        self._taking = False
+        self._timer = self._loop.call_later(longest_s, self._look)
+        self.is_over = False
+
+    def of(self, take: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
+        async def taken(message: Any) -> None:
+            self._taking = True
+            await take(message)
+            self._taking = False
+            self._since_s = self._loop.time()
+
+        return taken
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        left_s = self._since_s + self._longest_s - self._loop.time()
+        if left_s > 0 or self._taking:
+            self._timer = self._loop.call_later(left_s if left_s > 0 else self._longest_s, self._look)
+        elif not self._done.done():
+            self.is_over = True
+            self._done.set_result(None)
 
 
 def _wake(done: asyncio.Future[None], read: asyncio.Future[Any]) -> None:

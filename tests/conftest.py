@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -16,6 +17,12 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 # Machines that run this are shared and noisy: how long an example takes proves nothing.
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
 settings.load_profile("steady")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: the garbage collector need not walk it again and again."""
+    gc.freeze()
+    gc.set_threshold(10_000)
 
 
 @pytest.fixture(scope="session", autouse=True)

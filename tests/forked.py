@@ -22,8 +22,8 @@ class Forked(asyncio.Protocol):
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self._told = b""
-        self._pid = loop.create_future()
-        self._ended = loop.create_future()
+        self._pid: asyncio.Future[int] = loop.create_future()
+        self._ended: asyncio.Future[int] = loop.create_future()
         self._transport: asyncio.BaseTransport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -38,11 +38,12 @@ class Forked(asyncio.Protocol):
             if not future.done():
                 future.set_result(int(line))
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The fork server is gone, and with it all that it started."""
-        for future in (self._pid, self._ended):
-            if not future.done():
-                future.set_result(-signal.SIGKILL)
+    def connection_lost(self, _: Exception | None) -> None:
+        """The status is told, or the fork server is gone, and with it all that it started."""
+        if not self._pid.done():
+            self._pid.set_exception(ConnectionError("the fork server is gone"))
+        if not self._ended.done():
+            self._ended.set_result(-signal.SIGKILL)
 
     async def running(self) -> None:
         """Until there is a pid."""
@@ -50,14 +51,14 @@ class Forked(asyncio.Protocol):
 
     @property
     def pid(self) -> int:
-        return int(self._pid.result())
+        return self._pid.result()
 
     @property
     def returncode(self) -> int | None:
         return self._ended.result() if self._ended.done() else None
 
     async def wait(self) -> int:
-        return int(await asyncio.shield(self._ended))
+        return await asyncio.shield(self._ended)
 
     def send_signal(self, number: int) -> None:
         with suppress(ProcessLookupError):
@@ -66,10 +67,13 @@ class Forked(asyncio.Protocol):
 
 @contextmanager
 def forking() -> Iterator[None]:
-    """Within it, children that are `extproc serve`, `agent` or `emulate` are forked, from a server that the first starts.
+    """Within it, children that are `extproc serve`, `agent` or `emulate` are forked; the first starts the fork server.
 
-    Not in a changed environment: a library may have read it when it was imported.
+    Not in a changed environment: a library may have read it when it was imported. And on Linux only.
     """
+    if sys.platform != "linux":
+        yield
+        return
     begun, environment, server = children.begun, _environment(), _ForkServer()
 
     async def forked(command: Sequence[str | Path], output: BinaryIO) -> asyncio.subprocess.Process:
@@ -115,7 +119,6 @@ class _ForkServer:
                     stdin=subprocess.DEVNULL,
                     pass_fds=[asked.fileno()],
                     start_new_session=True,
-                    preexec_fn=children.end_with_parent if sys.platform == "linux" else None,
                 )
         return self._asking
 

@@ -41,7 +41,8 @@ def _next_child(asked: int) -> tuple[list[str], int] | None:
                 message, descriptors, _, _ = socket.recv_fds(asking, MESSAGE_BYTES_MAX, 2)
                 if not message:
                     return None
-                assert len(os.listdir("/proc/self/task")) == 1, "a thread runs: what it holds stays held in the child"
+                threads = len(list(Path("/proc/self/task").iterdir()))
+                assert threads == 1, "what another thread holds stays held in the child"
                 output, told = descriptors
                 arguments, folder = json.loads(message)
                 pid = os.fork()
@@ -51,7 +52,7 @@ def _next_child(asked: int) -> tuple[list[str], int] | None:
                     _close(watched)
                     return arguments, output
                 os.close(output)
-                os.write(told, f"{pid}\n".encode())
+                _tell(told, pid)
                 watched.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, told))
 
 
@@ -60,9 +61,13 @@ def _tell_end(watched: selectors.BaseSelector, ended: selectors.SelectorKey) -> 
     _, status = os.waitpid(pid, 0)
     watched.unregister(ended.fd)
     os.close(ended.fd)
-    with suppress(BrokenPipeError):
-        os.write(told, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+    _tell(told, os.waitstatus_to_exitcode(status))
     os.close(told)
+
+
+def _tell(told: int, number: int) -> None:
+    with suppress(BrokenPipeError):  # a test may have given up
+        os.write(told, f"{number}\n".encode())
 
 
 def _close(watched: selectors.BaseSelector) -> None:
@@ -90,6 +95,7 @@ def _become(arguments: list[str], output: int) -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     _let_grpc_log_errors_only()
     for name in _IMPORTED:
         importlib.import_module(name)

@@ -57,7 +57,7 @@ def test_the_documented_example_names_every_key(tmp_path: Path) -> None:
     ("mapping", "fault"),
     [
         (5, "(top): wanted a mapping, got 5"),
-        ({"listn": {}}, "listn: wanted a known key, got {}"),
+        ({"listn": {}}, "listn: wanted a known key (listen?), got {}"),
         ({"drain_s": "10"}, "drain_s: wanted a valid number, got '10'"),
         ({"drain_s": True}, "drain_s: wanted a valid number, got True"),
         ({"drain_s": float("nan")}, "drain_s: wanted a finite number, got nan"),
@@ -204,7 +204,7 @@ def test_loopback_hosts_can_be_asked_for() -> None:
 
 def test_a_section_without_content_is_its_default() -> None:
     assert parse({"listen": None, "nodes": None, "drain_s": None}) == Config()
-    assert faults(parse({"lsten": None})) == ["lsten: wanted a known key, got None"]
+    assert faults(parse({"lsten": None})) == ["lsten: wanted a known key (listen?), got None"]
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:9002", "unix:/run/one"])

@@ -61,7 +61,7 @@ def test_models_have_names_and_perhaps_lengths() -> None:
             "models.0.context_length_tokens: wanted greater than or equal to 1, got 0",
         ),
         ({"models": []}, "models: wanted at least one, or null, got []"),
-        ({"model": "m"}, "model: wanted a known key, got 'm'"),
+        ({"model": "m"}, "model: wanted a known key (models?), got 'm'"),
     ],
 )
 def test_a_fault_names_the_node_and_the_key(told: dict[str, Any], fault: str) -> None:

@@ -58,7 +58,7 @@ def test_the_admin_pages_are_as_they_are() -> None:
         ({"certificate": "a"}, "key: wanted a value, got nothing"),
         (TLS | {"ca": "b"}, "ca: wanted a known key, got 'b'"),
         (TLS | {"client_ca": 5}, "client_ca: wanted a path, got 5"),
-        (TLS | {"client_ca": "c", "peer_names": "x"}, "peer_names: wanted a valid tuple, got 'x'"),
+        (TLS | {"client_ca": "c", "peer_names": "x"}, "peer_names: wanted a list, got 'x'"),
         *(
             (
                 TLS | {"client_ca": "c", "peer_names": ["ok", name]},

@@ -51,7 +51,7 @@ def test_where_nothing_can_be_drawn_is_said_before_the_work(tmp_path: Path, name
 def test_without_matplotlib_it_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     fault = plotting.checked(tmp_path / "picture.png")
-    assert str(fault) == "--plot: wanted matplotlib: pip install 'extproc[plot]', got no such module"
+    assert str(fault) == "--plot: wanted matplotlib: pip install matplotlib, got no such module"
 
 
 def test_a_pipe_is_not_drawn_into(tmp_path: Path) -> None:

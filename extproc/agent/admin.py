@@ -6,7 +6,7 @@ answered that another site's web page sends.
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 
 import msgspec
@@ -24,21 +24,26 @@ BODY_BYTES_MAX = 1024
 _INDEX = """extproc agent
 GET  /healthz                        200 while the process lives
 GET  /nodes                          what each engine showed last, and why a signal is absent
-POST /drain?node=ID&wait=SECONDS     report it as draining until /undrain; 200 once it has no requests, 504 if it still
-                                     has some after `wait` (default: 0, at once). Without `node`: all
+GET  /routers                        which routers are connected, since when, and why not
+POST /drain?node=ID&wait=SECONDS     report it as draining until its engine began anew, or /undrain; 200 once it has no
+                                     requests, 504 if it still has some after `wait` (default: 0, at once). With hold=1
+                                     until /undrain only. Without `node`: all
 POST /undrain?node=ID                take requests again
 """
 
 
-def build(nodes: Sequence[Node], *, remote: bool) -> web.Application:
-    """The application. `remote`: calls that change something are taken from other machines too."""
-    pages = _Pages({node.node_id: node for node in nodes}, remote)
+def build(nodes: Sequence[Node], routers: Callable[[], object], *, remote: bool) -> web.Application:
+    """The application. `routers` tells them as JSON; `remote`: calls that change something are taken from other
+    machines too.
+    """
+    pages = _Pages({node.node_id: node for node in nodes}, routers, remote)
     app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[to_no_web_page])
     app.add_routes(
         [
             web.get("/", pages.index),
             web.get("/healthz", pages.healthz),
             web.get("/nodes", pages.nodes),
+            web.get("/routers", pages.routers),
             web.post("/drain", pages.drain),
             web.post("/undrain", pages.undrain),
         ]
@@ -47,8 +52,9 @@ def build(nodes: Sequence[Node], *, remote: bool) -> web.Application:
 
 
 class _Pages:
-    def __init__(self, nodes: dict[str, Node], remote: bool) -> None:
+    def __init__(self, nodes: dict[str, Node], routers: Callable[[], object], remote: bool) -> None:
         self._nodes = nodes
+        self._routers = routers
         self._remote = remote
         self._waits = 0
 
@@ -60,6 +66,9 @@ class _Pages:
 
     async def nodes(self, _: web.Request) -> web.Response:
         return _json([node.shown() for node in self._nodes.values()])
+
+    async def routers(self, _: web.Request) -> web.Response:
+        return _json(self._routers())
 
     async def undrain(self, request: web.Request) -> web.Response:
         meant = self._meant(request)
@@ -76,10 +85,13 @@ class _Pages:
         wait_s = _seconds(request.query.get("wait", "0"))
         if wait_s is None:
             return _fault(400, f"wait: wanted seconds in 0..{WAIT_S_MAX:g}")
+        hold = request.query.get("hold", "0")
+        if hold not in ("0", "1"):
+            return _fault(400, "hold: wanted 0 or 1")
         if wait_s and self._waits >= WAITS_MAX:
             return _fault(503, f"{WAITS_MAX} calls are waiting, which is all that may at once; try again")
         for node in meant:
-            node.drain()
+            node.drain(hold=hold == "1")
         if wait_s:
             self._waits += 1
             try:

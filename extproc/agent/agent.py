@@ -12,6 +12,7 @@ import structlog
 from extproc.adminport import AdminPort
 from extproc.agent import admin
 from extproc.agent.discovery import Routers
+from extproc.agent.engines.reading import FIRST_LOOK
 from extproc.agent.gpu.meter import GpuMeters, open_driver
 from extproc.agent.node import Node
 from extproc.agent.settings import AgentConfig
@@ -45,8 +46,8 @@ async def run(config: AgentConfig, stop: asyncio.Event | None = None) -> None:
             await ending.enter_async_context(Node(engine, config, agent_id, gpus.of(engine)))
             for engine in config.engines
         ]
-        await ending.enter_async_context(_admin(config, nodes))
         routers = Routers(config, loop.time, log)
+        await ending.enter_async_context(_admin(config, nodes, routers))
         pushing = asyncio.create_task(routers.run())
         looking = [asyncio.create_task(node.keep_reporting(routers.offer)) for node in nodes]
         waiting = [asyncio.create_task(stopping.wait()), asyncio.create_task(_drained(nodes, leaving, config.drain_s))]
@@ -64,12 +65,12 @@ async def run(config: AgentConfig, stop: asyncio.Event | None = None) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _admin(config: AgentConfig, nodes: Sequence[Node]) -> AsyncIterator[None]:
+async def _admin(config: AgentConfig, nodes: Sequence[Node], routers: Routers) -> AsyncIterator[None]:
     """The agent's own port, if it has one."""
     if config.admin is None:
         yield
         return
-    pages = AdminPort(admin.build(nodes, remote=config.admin_remote), ADMIN_CLOSE_S)
+    pages = AdminPort(admin.build(nodes, routers.shown, remote=config.admin_remote), ADMIN_CLOSE_S)
     try:
         at = await pages.open(config.admin)
         log.info("listening", admin=str(at))
@@ -78,8 +79,11 @@ async def _admin(config: AgentConfig, nodes: Sequence[Node]) -> AsyncIterator[No
         await pages.close()
 
 
-async def sample_once(config: AgentConfig) -> list[dict[str, Any]]:
-    """Look at every engine once; its snapshot ready for JSON, with the reasons of what is not there under `absent`."""
+async def sample_once(config: AgentConfig, again_s: float | None = None) -> list[dict[str, Any]]:
+    """Look at every engine once; its snapshot ready for JSON, with the reasons of what is not there under `absent`.
+
+    `again_s`: look a second time after so long, where that may tell what is a difference between two looks.
+    """
     driver = await asyncio.to_thread(open_driver)
     async with contextlib.AsyncExitStack() as held:
         gpus = await held.enter_async_context(GpuMeters(driver, config.page_bytes_max, config.interval_s / 2))
@@ -88,6 +92,9 @@ async def sample_once(config: AgentConfig) -> list[dict[str, Any]]:
             for engine in config.engines
         ]
         await asyncio.gather(*(node.look() for node in nodes))
+        if again_s is not None and any(FIRST_LOOK in node.absent.values() for node in nodes):
+            await asyncio.sleep(again_s)
+            await asyncio.gather(*(node.look() for node in nodes))
         return [node.shown() for node in nodes]
 
 
@@ -96,7 +103,7 @@ async def _drained(nodes: Sequence[Node], leaving: asyncio.Event, drain_s: float
     await leaving.wait()
     log.info("draining", nodes=[node.node_id for node in nodes][:10], drain_s=drain_s)
     for node in nodes:
-        node.drain()
+        node.drain(hold=True)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(drain_s):
             for node in nodes:

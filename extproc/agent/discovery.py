@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
+from typing import Any
 
 import structlog
 from msgspec import structs
@@ -72,6 +73,10 @@ class Routers:
     def addresses(self) -> frozenset[Address]:
         """Routers that are told."""
         return frozenset(self._links)
+
+    def shown(self) -> list[dict[str, Any]]:
+        """Every router and whether it is connected, ready for JSON."""
+        return [one.link.shown() for one in self._links.values()]
 
     def offer(self, report: Report) -> None:
         """Send this to every router as soon as it takes it, and to those that are found later."""

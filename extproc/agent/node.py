@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any, Self
 
 from extproc.agent.drain import Drain
+from extproc.agent.engines.enginekind import EngineKind
 from extproc.agent.engines.reading import MEASURED
 from extproc.agent.enginesettings import EngineConfig
 from extproc.agent.gpu.meter import GpuMeter
@@ -102,7 +103,10 @@ class Node:
             self._hurry.clear()
 
     def _with_kv(self, report: Report) -> Report:
-        return report if self._kv is None else replace(report, kv=self._kv.report(report.snapshot.boot_id))
+        if self._kv is None:
+            return report
+        snapshot = report.snapshot
+        return replace(report, kv=self._kv.report(snapshot.boot_id, snapshot.first_tokens_total))
 
     async def look(self) -> Report | None:
         """One report; `None` while the node's host has no address. Fills `absent`."""
@@ -112,7 +116,8 @@ class Node:
         else:
             sighting, gpu = await asyncio.gather(self._watch.look(), self._gpu.usage())
         self._seen = sighting, gpu
-        self._drain.saw(sighting, began_s)
+        if self._drain.saw(sighting, began_s):
+            self._log.drain_ended()
         if self._drain.is_empty:
             self.emptied.set()
         else:
@@ -122,10 +127,11 @@ class Node:
         self._sequence += 1
         return self._report()
 
-    def drain(self) -> None:
-        """Take nothing new from here on: told at once, and until `undrain`."""
-        if not self._drain.on:
-            self._drain.begin(asyncio.get_running_loop().time())
+    def drain(self, *, hold: bool = False) -> None:
+        """Take nothing new from here on: told at once, until `undrain` or, without `hold`, the engine began anew."""
+        was_on = self._drain.on
+        self._drain.begin(asyncio.get_running_loop().time(), hold=hold)
+        if not was_on:
             self._restate()
 
     def undrain(self) -> None:
@@ -138,7 +144,18 @@ class Node:
     def shown(self) -> dict[str, Any]:
         """The latest look, ready for JSON, with the reasons of what is not there under `absent`."""
         report = None if self._seen is None else self._report()
-        shown: dict[str, Any] = {"node_id": self.node_id, "draining": self._drain.on, "absent": dict(self.absent)}
+        shown: dict[str, Any] = {"node_id": self.node_id, "draining": self._drain.on}
+        if self._seen is not None:
+            sighting, _ = self._seen
+            known = sighting.engine_kind is not EngineKind.AUTO
+            shown |= {"engine_kind": sighting.engine_kind.value if known else None, "reached": sighting.reached}
+        shown["absent"] = absent = _collapsed(self.absent)
+        if self._kv is not None:
+            blocks = self._kv.blocks_known()
+            if isinstance(blocks, str):
+                absent["kv_blocks"] = blocks
+            else:
+                shown["kv_blocks"] = blocks
         if report is None:
             return shown
         values = asdict(report.snapshot, dict_factory=_known)
@@ -203,6 +220,19 @@ class Node:
             absent=self._told_absent(state),
             **measured,
         )
+
+
+def _collapsed(absent: Mapping[str, str]) -> dict[str, str]:
+    """With `*` for everything that the engine's metrics should tell, where all of it is absent for one reason. What
+    keeps the node out of use comes first.
+    """
+    first = {name: absent[name] for name in ("host", "ready") if name in absent}
+    reasons = {absent.get(name) for name in MEASURED}
+    (reason, *others) = reasons
+    if reason is None or others:
+        return first | dict(absent)
+    rest = {name: why for name, why in absent.items() if name not in MEASURED}
+    return first | {"*": reason} | rest
 
 
 def _known(fields: list[tuple[str, Any]]) -> dict[str, Any]:

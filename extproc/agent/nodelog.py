@@ -1,15 +1,15 @@
-"""What the log tells of a node: each change of its state, and every absent signal once per reason."""
+"""What the log tells of a node: each change of its state, every absent signal once per reason, and its return."""
 
 from collections.abc import Mapping
 from typing import Final
 
 import structlog
 
-from extproc.agent.engines.reading import FIRST_LOOK, NOT_TOLD, QUIET
+from extproc.agent.engines.reading import FIRST_LOOK, NOT_MAPPED, NOT_TOLD, QUIET
 from extproc.agent.gpu.usage import NO_GPU
 from extproc.core.snapshot import NodeState
 
-NOTHING_WRONG: Final = frozenset({QUIET, FIRST_LOOK, NOT_TOLD, NO_GPU})
+NOTHING_WRONG: Final = frozenset({QUIET, FIRST_LOOK, NOT_TOLD, NOT_MAPPED, NO_GPU})
 """Reasons of signals that are absent where nobody could expect them."""
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger("agent")
@@ -22,6 +22,8 @@ class NodeLog:
         self._node_id = node_id
         self._state = ""
         self._absent: set[tuple[str, str]] = set()
+        self._missed: set[str] = set()
+        """Signals that the log says are absent."""
 
     def changes(self, state: NodeState | None, absent: Mapping[str, str]) -> None:
         """Log what is new. `None`: nothing is reported, since the node has no address."""
@@ -36,4 +38,13 @@ class NodeLog:
             if reason in NOTHING_WRONG or name == "ready" or (name, reason) in self._absent:
                 continue
             self._absent.add((name, reason))
+            self._missed.add(name)
             log.warning("signal absent", node_id=self._node_id, signal=name, reason=reason)
+
+        for name in sorted(self._missed - absent.keys()):
+            self._missed.discard(name)
+            log.info("signal told again", node_id=self._node_id, signal=name)
+
+    def drain_ended(self) -> None:
+        """Log that the engine ended a drain itself."""
+        log.info("drain ended", node_id=self._node_id, reason="the engine began anew")

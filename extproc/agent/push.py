@@ -5,6 +5,7 @@ import contextlib
 import random
 import re
 from collections.abc import Callable
+from typing import Any
 
 import grpc
 import structlog
@@ -74,6 +75,8 @@ class RouterLink:
         self._telling = Telling()
         self._kv_told = KvTold()
         self._connected = False
+        self._since_s: float | None = None
+        self._reason: str | None = None
         self._failures = 0
         self._reasons_logged: set[tuple[str, str]] = set()
         self._reasons_told_s: dict[str, float] = {}
@@ -87,6 +90,14 @@ class RouterLink:
             self._kv_told.offer(report.kv, self._clock())
         self._something.set()
 
+    def shown(self) -> dict[str, Any]:
+        """Whether the router is connected, ready for JSON: `for_s` says how long that is so, `reason` why it is not."""
+        shown = {"router": str(self._router), "connected": self._connected}
+        if self._since_s is None:
+            return shown
+        reason = {} if self._connected else {"reason": self._reason}
+        return shown | {"for_s": round(self._clock() - self._since_s, 3)} | reason
+
     def leave(self) -> None:
         """Say goodbye for every node, if the router is there, and let `run` end."""
         self._leaving.set()
@@ -98,6 +109,9 @@ class RouterLink:
             reason = await self._session()
             if self._leaving.is_set():
                 return
+            self._reason = reason
+            if self._connected or self._since_s is None:
+                self._since_s = self._clock()
             if self._connected:
                 self._log.warning("router lost", reason=reason)
             else:
@@ -161,9 +175,10 @@ class RouterLink:
 
     async def _read(self, call: Call) -> None:
         while isinstance(message := await call.read(), RouterMessage):
-            self._telling.acknowledged(message.acknowledgement, self._clock())
+            now_s = self._clock()
+            self._telling.acknowledged(message.acknowledgement, now_s)
             if not self._connected:
-                self._connected = True
+                self._connected, self._since_s = True, now_s
                 self._failures = 0
                 self._log.info("router reached")
             if message.acknowledgement.verdict == Acknowledgement.VERDICT_REFUSED:

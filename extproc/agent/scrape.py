@@ -95,6 +95,8 @@ class EnginePages:
                 return Answer(response.status, page.decode(errors="replace"))
         except TimeoutError:
             return Unanswered(f"{path} does not answer in time", late=True)
+        except aiohttp.ClientConnectorDNSError:
+            return Unanswered("the engine's host has no address")
         except aiohttp.ClientConnectorError as error:
             return Unanswered(
                 "the engine cannot be reached", refused=isinstance(error.os_error, ConnectionRefusedError)

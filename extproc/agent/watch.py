@@ -9,6 +9,7 @@ from extproc.agent.doubts import Doubts
 from extproc.agent.engines import generic, kinds
 from extproc.agent.engines.adapter import Adapter, Missing
 from extproc.agent.engines.enginekind import EngineKind
+from extproc.agent.engines.exposition import TooManySamples
 from extproc.agent.engines.lora import with_loadable
 from extproc.agent.engines.reading import EngineReading, unread
 from extproc.agent.enginesettings import EngineConfig
@@ -43,6 +44,10 @@ class Sighting:
     """Rises whenever the engine began anew."""
     gone: bool = False
     """Nobody listens at its port."""
+    reached: bool = True
+    """It answered, whatever."""
+    engine_kind: EngineKind = EngineKind.AUTO
+    """Whose metrics it has; AUTO: nobody's that is known."""
 
 
 class EngineWatch:
@@ -184,9 +189,12 @@ class EngineWatch:
         sampled_at_s: float,
         *,
         gone: bool = False,
+        reached: bool = True,
     ) -> Sighting:
         models, fault = self._models, self._models_fault
-        return Sighting(state, not_ready, models, fault, reading, sampled_at_s, self._generation, gone)
+        return Sighting(
+            *(state, not_ready, models, fault, reading, sampled_at_s, self._generation, gone, reached, self._kind)
+        )
 
     def _down(self, health: Answer | Unanswered, now_s: float) -> Sighting:
         if isinstance(health, Answer):
@@ -199,7 +207,8 @@ class EngineWatch:
         self._comes_up()
         self._sample, self._computes = None, False
         gone = isinstance(health, Unanswered) and health.refused
-        return self._sighting(NodeState.LOADING, reason, unread(reason), now_s, gone=gone)
+        reached = isinstance(health, Answer)
+        return self._sighting(NodeState.LOADING, reason, unread(reason), now_s, gone=gone, reached=reached)
 
     def _anew(self) -> None:
         self._generation += 1
@@ -237,7 +246,12 @@ class EngineWatch:
         page = _text(self._metrics_path(), metrics)
         if adapter is not None:
             others = await self._texts(adapter.others, deadline_s)
-            reading, self._look = adapter.read({adapter.metrics: page, **others}, self._look)
+            try:
+                reading, self._look = adapter.read({adapter.metrics: page, **others}, self._look)
+            except TooManySamples as error:
+                reading = unread(str(error))
+            if not isinstance(page, Missing) and (whose := kinds.misread(page, self._kind, reading)) is not None:
+                reading = unread(whose)
             self._computes = not reading.frozen and reading.decode_ms_per_token is not None
             reading = self._doubts.checked(reading, now_s)
         else:
@@ -255,7 +269,11 @@ class EngineWatch:
         else:
             # An engine whose kind is not known lists its models as most do.
             adapter = self._adapter or kinds.ADAPTERS[EngineKind.VLLM]
-            models = adapter.models_of(await self._texts(adapter.lists, deadline_s))
+            pages = await self._texts(adapter.lists, deadline_s)
+            try:
+                models = adapter.models_of(pages)
+            except TooManySamples as error:
+                models = str(error)
         if isinstance(models, str):
             self._models_fault = models
         else:
@@ -267,4 +285,6 @@ class EngineWatch:
 def _text(path: str, answer: Answer | Unanswered) -> str | Missing:
     if isinstance(answer, Unanswered):
         return Missing(answer.reason)
+    if answer.status == 501 and path == "/metrics":
+        return Missing("/metrics answers 501, as llama.cpp's without --metrics: start it with that")
     return answer.text if answer.status == 200 else Missing(f"{path} answers {answer.status}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from extproc.core.policy import RoutingPolicy
     from extproc.core.settings import Fault
 
+_AGENTS = frozenset({"engines", "routers"})
+"""Keys of an agent's file, of which that of `serve` has none."""
 _Findings = list[tuple[str, "Fault"]]
 """Each with the file that it is about."""
 
@@ -30,7 +32,7 @@ _Findings = list[tuple[str, "Fault"]]
 @click.option("--policy", "asked", help="A route's x-extproc-policy: a policy's name, or a policy as a JSON object.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(file: Path | None, bootstraps: tuple[Path, ...], asked: str | None, as_json: bool) -> None:
-    """Say what is wrong with a configuration of serve.
+    """Say what is wrong with a configuration of serve, or of an agent.
 
     \b
     Prints OK, or one line for each fault and exit status 1:
@@ -44,6 +46,11 @@ def check(file: Path | None, bootstraps: tuple[Path, ...], asked: str | None, as
     Lets it requests wait as long as the file's classes allow, and bodies be as long; does its filter show and let pass
     what policies, quotas and aliases need; do its routes heed what is chosen, and their clients have no say in it; what
     becomes of requests while serve is away? Lines that begin with `warning:` leave the exit status at 0.
+
+    A FILE with `engines` or `routers` is taken for an agent's, and checked as one; no engine or router is asked:
+
+    \b
+      $ extproc check agent.yaml
 
     \b
     What would serve say of a policy that a route asks for?
@@ -60,6 +67,12 @@ def check(file: Path | None, bootstraps: tuple[Path, ...], asked: str | None, as
     if asked is None and file is None and not bootstraps:
         msg = "a configuration is needed, --envoy, or --policy"
         raise click.UsageError(msg)
+    if file is not None and _is_an_agents(file):
+        if asked is not None or bootstraps:
+            msg = f"--policy and --envoy need a configuration of serve: {file} is an agent's"
+            raise click.UsageError(msg)
+        _check_agent(file, as_json=as_json)
+        return
     settings = config.Config() if file is None else config.read(file)
     if isinstance(settings, list):
         _tell([(str(file), fault) for fault in settings], [], as_json=as_json)
@@ -67,6 +80,27 @@ def check(file: Path | None, bootstraps: tuple[Path, ...], asked: str | None, as
         _check_policy(asked, settings, as_json=as_json)
     else:
         _tell(*_findings(str(file or ""), settings, bootstraps), as_json=as_json)
+
+
+def _is_an_agents(file: Path) -> bool:
+    from extproc import yamlfile
+
+    found = yamlfile.load(file)
+    return (
+        isinstance(found, yamlfile.Document)
+        and isinstance(found.content, dict)
+        and not _AGENTS.isdisjoint(found.content)
+    )
+
+
+def _check_agent(file: Path, *, as_json: bool) -> None:
+    """What `agent` would refuse at its start, and nothing that it would ask others for."""
+    from extproc.agent import credentials, settings
+
+    config = settings.read(file)
+    files = [] if isinstance(config, list) else credentials.read(config)
+    faults = config if isinstance(config, list) else files if isinstance(files, list) else []
+    _tell([(str(file), fault) for fault in faults], [], as_json=as_json)
 
 
 def _findings(file: str, settings: Config, bootstraps: Iterable[Path]) -> tuple[_Findings, list[tuple[str, str]]]:
@@ -85,14 +119,23 @@ def _findings(file: str, settings: Config, bootstraps: Iterable[Path]) -> tuple[
     found += [(file, fault) for fault in ports.faults_of(settings.listen)]
     for bootstrap in bootstraps:
         found += [(str(bootstrap), fault) for fault in checks.faults_in_file(bootstrap, settings)]
+    kv_remarks = list(_kv_remarks(settings))
     if isinstance(tokenizers, list):
-        return found, []
+        return found, kv_remarks
     remarks = [(one, f"no tokenizer, prompts are estimated: {why}") for one, why in tokenizers.absent.items()]
     for pattern in settings.tokens.models:
         model = tokenizers.of(pattern)
         if model is not None and model.remark is not None:
             remarks.append((pattern, model.remark))
-    return found, [(f"tokens.models.{one}", remark) for one, remark in remarks]
+    return found, [*((f"tokens.models.{one}", remark) for one, remark in remarks), *kv_remarks]
+
+
+def _kv_remarks(settings: Config) -> Iterator[tuple[str, str]]:
+    """What makes little or nothing of the KV blocks that nodes tell."""
+    if settings.tokens.kv_blocks and not settings.tokens.models:
+        yield "tokens.kv_blocks", "no tokenizer in tokens.models: only prompts that are token ids are looked up"
+    if settings.tokens.kv_blocks and not settings.prefix.kv_index_bytes_max:
+        yield "prefix.kv_index_bytes_max", "0, so tokens.kv_blocks has no effect: what nodes tell is not kept"
 
 
 def _tell(found: _Findings, remarks: Iterable[tuple[str, str]], *, as_json: bool) -> None:

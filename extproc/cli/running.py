@@ -36,6 +36,8 @@ _AGENT_OPTIONS = {
     "token_file": "--token-file",
 }
 """How the settings of one engine are written on the command line."""
+_AGAIN_S = 1.0
+"""`--print` looks a second time after so long, where something is a difference between two looks."""
 _AGENTS_OWN = {
     "interval": "interval_s",
     "idle_interval": "idle_interval_s",
@@ -137,7 +139,10 @@ def serve(file: Path | None, log_format: str, log_level: str) -> None:
 @click.option("--insecure", is_flag=True, help="The token may go to other machines in plain text.")
 @click.option("--config", "file", type=CONFIG_FILE, help="A YAML file for several engines, instead of the above.")
 @click.option(
-    "--print", "once", is_flag=True, help="Look once, print the snapshots as JSON and end; no router is asked."
+    "--print",
+    "once",
+    is_flag=True,
+    help="Look once, print the snapshots as JSON and end; no router is asked. Exit status 1: an engine is not reached.",
 )
 @logged
 @click.pass_context
@@ -185,9 +190,10 @@ def agent(
         refuse(files if file is not None else map(_as_option, files))
     logs.configure(logs.LogFormat(log_format), log_level)
     if once:
-        for snapshot in asyncio.run(agent.sample_once(config)):
+        snapshots = asyncio.run(agent.sample_once(config, _AGAIN_S))
+        for snapshot in snapshots:
             click.echo(json.dumps(snapshot, indent=2))
-        return
+        sys.exit(any("host" in one["absent"] or not one["reached"] for one in snapshots))
     openfiles.allow_open_files()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

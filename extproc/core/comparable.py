@@ -86,11 +86,13 @@ def uncached_tokens(
     uncached = [max(1, tokens)] * len(nodes)
     if cached_tokens:
         least = min(node.learned.cache_trust for node in nodes) if hides & hidden.HITS else 1.0
+        least_told = min(node.learned.told_trust for node in nodes) if hides & hidden.HITS else 1.0
         for index, node in enumerate(nodes):
             node_id = node.snapshot.node_id
             cached = cached_tokens.get(node_id)
             if cached and node_id in told:
-                uncached[index] = request.uncached_tokens(cached, 1.0)
+                trust = least_told if node.hides & hidden.HITS else node.learned.told_trust
+                uncached[index] = request.uncached_tokens(cached, trust)
             elif cached:
                 trust = least if least < 1 and node.hides & hidden.HITS else node.learned.cache_trust
                 uncached[index] = request.uncached_tokens(cached, trust)

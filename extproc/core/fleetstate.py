@@ -89,7 +89,7 @@ class FleetState:
         """The request goes to this member, which should have so many of its tokens, as it `told`: count it there."""
         view = self.table.get(node_id)
         assert view is not None, "only members are chosen"
-        uncached = request.uncached_tokens(cached_tokens, 1.0 if told else view.learned.cache_trust)
+        uncached = request.uncached_tokens(cached_tokens, view.learned.trust(told=told))
         reservation = Reservation(
             request.request_id,
             node_id,
@@ -98,6 +98,7 @@ class FleetState:
             now_s,
             uncached,
             cached_tokens,
+            cached_tokens if told else 0,
             request.prompt.tokens,
             request.prompt_blocks if may_hold(view, request) else (),
             request.model if request.model in view.adapters_unloaded else None,
@@ -116,12 +117,13 @@ class FleetState:
         if reservation is not None and view is not None:
             # What was cached was told in the tokens of the estimate.
             cached = reservation.cached_tokens * request.prompt.tokens // max(1, reservation.prompt_tokens)
-            trust = view.learned.cache_trust
+            trust, told_tokens = view.learned.cache_trust, reservation.told_tokens
             if request.token_blocks and reservation.node_id in self.caches.kv.nodes:
-                cached, trust = self.cached(request).tokens.get(reservation.node_id, 0), 1.0
+                cached = told_tokens = self.cached(request).tokens.get(reservation.node_id, 0)
+                trust = view.learned.told_trust
                 self.caches.begun(request, reservation.node_id)
             uncached = request.uncached_tokens(cached, trust)
-            self.ledger.resize(request.request_id, blocks_taken(view, request, uncached), uncached)
+            self.ledger.resize(request.request_id, blocks_taken(view, request, uncached), uncached, told_tokens)
             self._renew(reservation.node_id)
 
     def first_token(self, request_id: str, now_s: float) -> None:
@@ -140,7 +142,7 @@ class FleetState:
         if before is None or view is None or node_id is None or node_id == before.node_id:
             return False
         adapter = before.adapter if before.adapter in view.adapters_unloaded else None
-        self.ledger.move(structs.replace(before, node_id=node_id, cached_tokens=0, adapter=adapter))
+        self.ledger.move(structs.replace(before, node_id=node_id, cached_tokens=0, told_tokens=0, adapter=adapter))
         self.caches.sent(view.snapshot, before.prompt_blocks)
         self.caches.moved(request_id, node_id)
         self.ejections.moved(before.node_id, node_id, request_id, now_s)
@@ -162,7 +164,7 @@ class FleetState:
             if entry.counted and entry.first_token_s is None:
                 self._computed(reservation, now_s)
             self.caches.ended(request_id, computed=False)
-            self.learned.expected_hits(reservation.node_id, reservation.cached_tokens)
+            self.learned.expected_hits(reservation.node_id, reservation.cached_tokens, reservation.told_tokens)
             self.ejections.finished(reservation.node_id, request_id, now_s)
             self._renew(reservation.node_id)
 

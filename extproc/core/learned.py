@@ -60,7 +60,7 @@ class LearnedRates:
         if mean is None:
             mean = self._tokens_mean_most if node.hides_prompts else float(self._expected.prefill_tokens)
         slowness = node.prefills.slowness(fleets, self._step_s)
-        return Learned(fleets / slowness, mean, node.decode_s, node.trust.share)
+        return Learned(fleets / slowness, mean, node.decode_s, node.trust.share, node.told_trust.share)
 
     def observe(self, snapshot: Snapshot, taken_at_s: float) -> Learned:
         """Take a node's report; what it does not tell stays as it was."""
@@ -68,16 +68,18 @@ class LearnedRates:
         if node is None:
             node = self._nodes[snapshot.node_id] = _Node()
         self._observe_prefills(node, snapshot, taken_at_s)
-        node.trust.observe(snapshot.prefix_hits_total, snapshot.prefix_queries_total)
+        for trust in (node.trust, node.told_trust):
+            trust.observe(snapshot.prefix_hits_total, snapshot.prefix_queries_total)
         if snapshot.decode_ms_per_token:
             self._observe_decode(node, snapshot.decode_ms_per_token / 1000)
         return self.of(snapshot.node_id)
 
-    def expected_hits(self, node_id: str, tokens: int) -> None:
-        """A request is over of which we expected so many tokens in the node's cache."""
+    def expected_hits(self, node_id: str, tokens: int, told_tokens: int = 0) -> None:
+        """A request is over of which we expected so many tokens in the node's cache, and so many by what it told."""
         node = self._nodes.get(node_id)
         if node is not None:
             node.trust.told += tokens
+            node.told_trust.told += told_tokens
 
     def forget(self, node_id: str) -> None:
         """The node is a member no more, or its engine began anew."""
@@ -155,13 +157,15 @@ def _alike(told: list[float]) -> tuple[float, float]:
 
 
 class _Node:
-    __slots__ = ("counters", "decode_s", "hides_prompts", "prefills", "step_s", "tokens_mean", "trust")
+    __slots__ = ("counters", "decode_s", "hides_prompts", "prefills", "step_s", "tokens_mean", "told_trust", "trust")
 
     def __init__(self) -> None:
         self.counters: tuple[float, float, float, float] | None = None
         """The engine's prefill tokens, their seconds and requests, and when they were read."""
         self.prefills = Prefills()
         self.trust = CacheTrust()
+        self.told_trust = CacheTrust()
+        """Of hits that follow from its blocks. Those that follow from nothing it told are to its credit."""
         self.tokens_mean: float | None = None
         self.hides_prompts = False
         self.decode_s: float | None = None

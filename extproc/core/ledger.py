@@ -119,12 +119,15 @@ class Ledger:
         if gone is None:
             return []
         for entry in gone.open.values():
-            entry.reservation = replace(entry.reservation, node_id=node_id, cached_tokens=0)
+            entry.reservation = replace(entry.reservation, node_id=node_id, cached_tokens=0, told_tokens=0)
         self._node(node_id).take_over(gone)
         return [entry.reservation for entry in gone.open.values()]
 
-    def resize(self, request_id: str, kv_blocks: int, uncached_tokens: int) -> None:
-        """An open request turned out to take so many KV blocks, and to have so many tokens to compute."""
+    def resize(self, request_id: str, kv_blocks: int, uncached_tokens: int, told_tokens: int = 0) -> None:
+        """An open request turned out to take so many KV blocks, and to have so many tokens to compute.
+
+        `told_tokens`: so many are in the node's cache by its blocks.
+        """
         entry = self._open[request_id]
         before = entry.reservation
         if entry.counted:
@@ -136,7 +139,9 @@ class Ledger:
                 node.work += uncached_tokens - before.uncached_tokens
             if entry.first_token_s is None:
                 node.sent.resize(uncached_tokens - before.uncached_tokens)
-        entry.reservation = replace(before, kv_blocks=kv_blocks, uncached_tokens=uncached_tokens)
+        entry.reservation = replace(
+            before, kv_blocks=kv_blocks, uncached_tokens=uncached_tokens, told_tokens=told_tokens
+        )
 
     def sampled(self, node_id: str, sample: Sample) -> None:
         """A snapshot shows what the node had: from now on only what came later is put on top of it.

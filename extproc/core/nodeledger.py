@@ -30,6 +30,8 @@ class Reservation(Struct, frozen=True):
     """Prompt tokens that the node has to compute."""
     cached_tokens: int = 0
     """Prompt tokens that we expect in the node's cache."""
+    told_tokens: int = 0
+    """The same, where the node's blocks say so."""
     prompt_tokens: int = 0
     """All prompt tokens, as the two before were told by."""
     prompt_blocks: tuple[int, ...] = ()

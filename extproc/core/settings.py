@@ -31,12 +31,16 @@ RESERVED_SHARE_MAX = 0.9
 GOT_CHARS_MAX = 80
 """What a fault repeats of a value or a key."""
 
+UNKNOWN_KEY = "a known key"
+"""What is wanted in place of a key that there is not."""
 _WANTED = {
-    "extra_forbidden": "a known key",
+    "extra_forbidden": UNKNOWN_KEY,
     "missing": "a value",
     "model_type": "a mapping",
     "model_attributes_type": "a mapping",
     "dict_type": "a mapping",
+    "tuple_type": "a list",
+    "list_type": "a list",
 }
 
 

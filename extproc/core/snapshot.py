@@ -189,6 +189,12 @@ class Learned(Struct, frozen=True):
     """Seconds of one decode step; `None`: the node has not told."""
     cache_trust: float = 1.0
     """Share 0..1 of the prefix hits that we expect which the node really has."""
+    told_trust: float = 1.0
+    """The same of those that the blocks it tells let us expect; 1 unless its own count of hits contradicts them."""
+
+    def trust(self, *, told: bool) -> float:
+        """Of what it told, or of what we estimate."""
+        return self.told_trust if told else self.cache_trust
 
 
 class NodeView(Struct, frozen=True):

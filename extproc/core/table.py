@@ -39,6 +39,7 @@ class SnapshotTable:
     Within a boot sequences only rise; a new boot id starts them again, and the boots before it are not heard
     any more while the new one is fresh: so agents that share a node id by mistake do not take turns. Nor is a boot that
     was never heard of, where its sample is older than the one that is known: it comes late.
+    One host is one node, for Envoy knows nodes by their hosts: while one is fresh, no other takes its host.
     Static nodes are members from the beginning; see `StaticNodes`.
     """
 
@@ -110,6 +111,9 @@ class SnapshotTable:
         if snapshot.sample_age_s > limits.stale_s:
             return NotAllowed(f"sample is {snapshot.sample_age_s:.1f} s old, wanted at most {limits.stale_s:g} s")
         known = self._views.get(snapshot.node_id)
+        holder = self._views.get(self._node_at.get(snapshot.host, snapshot.node_id))
+        if holder is not None and holder.snapshot.node_id != snapshot.node_id and self._is_heard(holder, now_s):
+            return NotAllowed(f"host: wanted one that no other node has, got that of {holder.snapshot.node_id}")
         spoken_for = self._static.of(snapshot.node_id, snapshot.host)
         if known is None or known.is_static:
             if self._told >= limits.nodes_max:
@@ -124,8 +128,7 @@ class SnapshotTable:
                 snapshot = replace(snapshot, models=known.snapshot.models)
         else:
             earlier = self._earlier_boots.get(snapshot.node_id, ())
-            fresh = freshness(now_s - known.sampled_at_s, limits) is Freshness.FRESH
-            if snapshot.boot_id in earlier and fresh:
+            if snapshot.boot_id in earlier and self._is_heard(known, now_s):
                 return Ignored("a snapshot of an earlier boot")
             if _sampled_at_s(snapshot, now_s) < known.sampled_at_s:
                 return Ignored("a sample from before that of the boot which is known")
@@ -138,6 +141,10 @@ class SnapshotTable:
             self._free(known.snapshot)
         self._node_at[snapshot.host] = snapshot.node_id
         return Applied(displaced)
+
+    def _is_heard(self, view: NodeView, now_s: float) -> bool:
+        """Whether an agent told of it lately; of a static node none ever did."""
+        return freshness(now_s - view.sampled_at_s, self._limits) is Freshness.FRESH
 
     def _displace(self, node_id: str, spoken_for: frozenset[str], now_s: float) -> tuple[str, ...]:
         """The static nodes that a reported one takes the place of, by other ids; they are members no more."""

@@ -16,6 +16,7 @@ from extproc.core.balancer import Balancer
 from extproc.core.snapshot import (
     SNAPSHOTS_TOGETHER_MAX,
     Applied,
+    Freshness,
     Ignored,
     KvBlocksTold,
     NodeEvent,
@@ -35,6 +36,8 @@ COMPLAINTS_KEPT_MAX = 1000
 """Kinds of complaints, a node's each, whose last turn is remembered."""
 LOG_INTERVAL_S = 10.0
 """The same kind of complaint is logged at most once in this time, with the number of those left out."""
+SILENCE_S_MAX = 180.0
+"""A stream is ended after so long without a message. Agents look at least each minute, and a look takes at most one."""
 PING_INTERVAL_MIN_S = 5
 """Agents may ping an idle connection this often, to find out that a router is gone."""
 
@@ -95,10 +98,11 @@ class NodeIngest(nodes_pb2_grpc.NodesServicer):
         """One agent's stream, for as long as it likes."""
         if self._streams_open >= self._streams_max:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"agent_streams_max is {self._streams_max}")
-        stream, peer = _Stream(), context.peer()  # the context is not touched once its RPC has ended
+        stream, peer = _Stream(context.peer()), context.peer()  # the context is not touched once its RPC has ended
         self._streams_open += 1
         try:
-            await self._waits.each(context, partial(self._take, stream, peer, context))
+            if not await self._waits.each(context, partial(self._take, stream, peer, context), SILENCE_S_MAX):
+                await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"not a word for {SILENCE_S_MAX:g} s")
         finally:
             self._streams_open -= 1
             if stream.known:
@@ -142,6 +146,9 @@ class NodeIngest(nodes_pb2_grpc.NodesServicer):
         report = wire.report_of(message, self._hosts_allowed, known)
         if isinstance(report, str):
             verdict, reason = REFUSED, report
+        elif self._speaks_for_another(stream, node_id, message.boot_id):
+            verdict, reason = REFUSED, "boot_id: wanted one that no other agent reports, got one that another does"
+            self._complain("node reported by two streams", node_id, peer=peer, other=self._reporters[node_id].peer)
         elif known is None and len(stream.known) >= NODES_PER_STREAM_MAX:
             verdict, reason = REFUSED, f"node_id: wanted at most {NODES_PER_STREAM_MAX} nodes on a stream, got another"
         else:
@@ -150,14 +157,31 @@ class NodeIngest(nodes_pb2_grpc.NodesServicer):
             verdict, reason = self._observe(NodeReported(report.snapshot))
             if verdict is not REFUSED:
                 stream.known[node_id] = report
-                if self._reporters.setdefault(node_id, stream) is not stream:
+                other = self._reporters.get(node_id, stream)
+                if verdict is APPLIED:  # who only repeats what is known gets no say
                     self._reporters[node_id] = stream
-                    self._complain("node reported by two streams", node_id, peer=peer)
+                if other is not stream:
+                    self._complain("node reported by two streams", node_id, peer=peer, other=other.peer)
         return self._told(node_id, message.sequence, verdict, reason, peer, quiet=quiet)
+
+    def _speaks_for_another(self, stream: "_Stream", node_id: str, boot_id: str) -> bool:
+        """Whether another stream reports this boot, and did so lately. A boot is one run of one agent, which has one
+        stream to us: its next one may come before we lose the one before, but then that says nothing any more."""
+        if self._reporters.get(node_id, stream) is stream:
+            return False
+        view = self._balancer.view_of(node_id)
+        if view is None or view.snapshot.boot_id != boot_id:
+            return False
+        return self._balancer.freshness(view, self._clock()) is Freshness.FRESH
 
     def _goodbye(self, message: Goodbye, stream: "_Stream", peer: str, *, quiet: bool) -> Acknowledgement | None:
         left = wire.goodbye_of(message)
-        verdict, reason = (REFUSED, left) if isinstance(left, str) else self._observe(left)
+        if isinstance(left, str):
+            verdict, reason = REFUSED, left
+        elif self._reporters.get(left.node_id, stream) is not stream:
+            verdict, reason = REFUSED, "goodbye: wanted that of a node of this stream, got that of another's"
+        else:
+            verdict, reason = self._observe(left)
         if verdict is APPLIED:
             stream.known.pop(message.node_id, None)
             stream.kv_sequences.pop(message.node_id, None)
@@ -225,9 +249,10 @@ class NodeIngest(nodes_pb2_grpc.NodesServicer):
 class _Stream:
     """What one agent reported of the nodes that it did not take leave of."""
 
-    __slots__ = ("known", "kv_sequences")
+    __slots__ = ("known", "kv_sequences", "peer")
 
-    def __init__(self) -> None:
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
         self.kv_sequences: dict[str, int] = {}
         """Of nodes whose cache was told: the number of the next message about it."""
         self.known: dict[str, wire.Known] = {}

@@ -106,7 +106,7 @@ class _Pages:
         # A member is enough, however old its word: the fallback can send requests there.
         nodes = self._samples()
         if not nodes:
-            return _json({"ready": False, "reason": "no node has reported"}, status=503)
+            return _json({"ready": False, "reason": "no node has reported, or all have left"}, status=503)
         counts = {
             "nodes": len(nodes),
             "nodes_ready": sum(one.is_ready for one in nodes),

@@ -44,8 +44,13 @@ class NodeLog:
                 self._log.warning("node not ready", node_id=node_id, **fields)
             else:
                 self._log.warning("node silent", node_id=node_id, **fields)
+        by_host = {host: node_id for node_id, (host, *_) in told.items()}
         for node_id in self._told.keys() - told.keys():
-            self._log.info("node left", node_id=node_id)
+            host, *_ = self._told[node_id]
+            if host in by_host:
+                self._log.info("node goes by another name", node_id=node_id, host=host, now=by_host[host])
+            else:
+                self._log.info("node left", node_id=node_id)
         self._told = told
         self._look_at_failures(nodes)
         self._look_at_signals(nodes)

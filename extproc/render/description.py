@@ -20,6 +20,7 @@ from extproc import yamlfile
 from extproc.address import Address, TcpAddress, UnixAddress
 from extproc.core.policy import RoutingPolicy, policy_from_mapping
 from extproc.core.settings import Fault, faults_of
+from extproc.nearkeys import with_near_keys
 from extproc.settingtypes import SETTINGS, AnyAddress
 from extproc.sizes import GIB, KIB, MIB, Size
 
@@ -225,7 +226,7 @@ def parse(mapping: object) -> Description | list[Fault]:
     try:
         return Description.model_validate(mapping, strict=True)
     except ValidationError as error:
-        return faults_of(error)
+        return with_near_keys(faults_of(error), Description)
 
 
 def read(path: Path) -> Description | list[Fault]:

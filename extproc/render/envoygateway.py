@@ -12,7 +12,7 @@ from extproc.render.accesslogs import access_logs
 from extproc.render.description import Description, Route, is_name
 from extproc.render.gatewaynotes import NOTES, head_of
 from extproc.render.gatewaypolicies import backend_traffic, client_traffic, extension
-from extproc.render.parts import Part
+from extproc.render.parts import Part, leaving_policy
 from extproc.render.yamltext import yaml_text
 
 NAME: Final = "extproc"
@@ -129,7 +129,7 @@ def _policy_text(d: Description, route: Route) -> str | None:
     """The policy as an annotation; `None`: extproc's default, which needs none."""
     policy = d.policy if route.policy is None else route.policy
     if route.first_tokens and route.policy is None:
-        policy = {"name": "first-tokens", "leave_after_first_token": True}
+        policy = leaving_policy(d) or d.policy
     if policy == "default":
         return None
     # No gRPC metadata says the destination here.

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from extproc.render.description import BodyMode, Description, Route
+from extproc.render.description import BodyMode, Description, Policy, Route
 
 Part = dict[str, Any]
 
@@ -37,6 +37,10 @@ ROUTING_HEADERS = (
     POLICY_HEADER,
 )
 """What only extproc, or whoever is trusted in front of it, may say: never clients."""
+
+FIRST_TOKENS = "first-tokens"
+"""The policy of routes for first tokens that have no other."""
+_LEAVES = {"leave_after_first_token": True}
 
 _EXT_PROC = "envoy.filters.http.ext_proc"
 _BODY_MODES: Mapping[BodyMode, str] = {
@@ -185,11 +189,19 @@ def route_overrides(d: Description, route: Route) -> Part | None:
     policy = route.policy
     if route.first_tokens:
         overrides["processing_mode"] = processing_mode(d, first_tokens=True)
-        leaves = {"name": "first-tokens", "leave_after_first_token": True}
-        policy = leaves if policy is None else policy
+        policy = leaving_policy(d) if policy is None else policy
     if policy is not None:
         overrides["grpc_initial_metadata"] = [_policy_metadata(policy)]
     return per_route(overrides=overrides) if overrides else None
+
+
+def leaving_policy(d: Description) -> Policy | None:
+    """Of a route that shows first tokens and has no policy of its own. `None`: the description's named one, which its
+    author has made; extproc's `default` cannot be known here, and one in its place has defaults only.
+    """
+    if isinstance(d.policy, str):
+        return {"name": FIRST_TOKENS, **_LEAVES} if d.policy == "default" else None
+    return {**d.policy, **_LEAVES}
 
 
 def retries(d: Description, cluster: str) -> Part | None:

@@ -31,7 +31,8 @@ _COMMON = {
     "overrides/processing_mode": (
         "First tokens as they pass: extproc is sent the head and the first piece of each answer, leaves the stream, "
         "and has the end from the log `ends`. For 0.2 ms of both processes' time a request, and only where one extproc "
-        "serves this Envoy: of several it tells one."
+        "serves this Envoy: of several it tells one. A route without a policy in the description has the policy "
+        "`first-tokens` then, with defaults otherwise: policies.default of extproc's configuration does not hold there."
     ),
     "retry_policy/retry_host_predicate": (
         "A retry goes to a node that has not been tried: one more engine for a request that kills engines."

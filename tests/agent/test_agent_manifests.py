@@ -116,7 +116,7 @@ def test_what_is_asked_of_the_agent_it_answers(file: str, kind: str, name: str) 
     assert isinstance(listens, TcpAddress)
     routes = {
         (route.method, route.resource.canonical)
-        for route in admin.build([], remote=False).router.routes()
+        for route in admin.build([], list, remote=False).router.routes()
         if route.resource is not None
     }
     (port,) = of["ports"]

@@ -84,7 +84,7 @@ def test_a_node_id_is_what_routers_take(node_id: str) -> None:
 @pytest.mark.parametrize(
     ("names", "path", "wanted"),
     [
-        ("sql", "", "tuple"),
+        ("sql", "", "a list"),
         ([5], ".0", "string"),
         (["a", ""], ".1", "1..256 printable characters"),
         (["x" * 257], ".0", "1..256 printable characters"),
@@ -112,6 +112,12 @@ def test_what_is_out_of_range_or_unknown_is_a_fault_with_its_path(key: str, valu
 
 def test_two_engines_cannot_be_one_node() -> None:
     assert "node_id" in faults({"engines": [ENGINE, ENGINE]})[""]
+
+
+def test_two_nodes_cannot_have_one_address() -> None:
+    found = faults({"engines": [ENGINE, ENGINE | {"node_id": "gpu-2"}]})
+    assert found == {"": "engines with a host of their own each (gpu-1 and gpu-2 have 127.0.0.1:8000)"}
+    good({"engines": [ENGINE, ENGINE | {"node_id": "gpu-2", "host": "127.0.0.1:8001"}]})
 
 
 @pytest.mark.parametrize("mapping", [None, [], "text", 5, {}, {"engines": 5}, {"engines": [5]}])
@@ -142,6 +148,17 @@ def test_the_documented_example_is_the_defaults_and_names_every_key() -> None:
 def test_the_page_names_every_signal_of_a_report() -> None:
     page = (Path(__file__).parent.parent.parent / "docs" / "agent.md").read_text()
     table = page.partition("## What is read from which engine")[2]
+    shown_as = {
+        "kv_cache_usage": "kv_usage",
+        "kv_block_size": "kv_block_size_tokens",
+        "available_kv_blocks": "kv_blocks_available",
+        "running_count": "requests_running",
+        "waiting_queue_size": "requests_waiting",
+        "pending_prefill_count": "pending_prefills",
+        "active_decode_count": "active_decodes",
+        "avg_prefill_latency_ms": "prefill_latency_ms",
+        "avg_decode_ms_per_token": "decode_ms_per_token",
+    }
     naming = {"node_id", "host", "boot_id", "sequence", "sample_age_ms", "state", "weight", "not_ready_reason"}
     signals = {field.name for field in NodeSnapshot.DESCRIPTOR.fields} - naming
-    assert {name for name in signals if name not in table} == set()
+    assert {name for name in signals if f"`{shown_as.get(name, name)}`" not in table} - {"models"} == set()

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from extproc.agent.drain import Drain
@@ -73,3 +75,45 @@ def test_an_engine_that_never_was_ready_has_nothing() -> None:
     drain.saw(seen(None, None, state=LOADING), 5.0)
     drain.begin(10.0)
     assert drain.is_empty
+
+
+BACK = replace(seen(), generation=1)
+GONE = seen(None, None, state=LOADING, gone=True)
+
+
+@pytest.mark.parametrize(
+    ("looks", "on"),
+    [
+        ([seen()], True),
+        ([BACK], False),
+        ([GONE], True),
+        ([GONE, seen()], False),  # not seen before it went: its generation is what it was
+        ([replace(BACK, state=LOADING)], True),  # started, and not ready
+        ([replace(BACK, state=LOADING), BACK], False),
+        ([seen(state=LOADING), seen()], True),  # a health check failed, and that was all
+    ],
+)
+def test_it_ends_once_the_engine_began_anew_and_is_ready_unless_held(looks: list[Sighting], on: bool) -> None:
+    assert draining(*looks).on is on
+    held = draining()
+    held.begin(11.0, hold=True)
+    held.begin(12.0)  # as a preStop may ask for a drain that somebody holds
+    assert [held.saw(look, 20.0) for look in looks] == [False] * len(looks)
+    assert held.on
+
+
+def test_an_end_is_told_once_and_a_later_drain_is_held_no_more() -> None:
+    drain = draining()
+    assert [drain.saw(BACK, 20.0), drain.saw(BACK, 21.0)] == [True, False]
+    drain.begin(22.0, hold=True)
+    drain.end()
+    drain.begin(23.0)
+    assert drain.saw(replace(BACK, generation=2), 24.0)
+
+
+def test_an_engine_that_began_anew_before_does_not_end_it() -> None:
+    drain = draining(BACK)
+    drain.begin(30.0)
+    drain.saw(BACK, 31.0)
+    drain.saw(replace(BACK, generation=2), 29.0)  # a look from before it
+    assert drain.on

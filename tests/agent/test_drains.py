@@ -170,6 +170,7 @@ async def test_the_pages_show_that_it_lives_and_what_it_saw(tmp_path: Path) -> N
         ("/drain?wait=nan", {}, 400),
         ("/drain?wait=3601", {}, 400),
         ("/drain?wait=x", {}, 400),
+        ("/drain?hold=yes", {}, 400),
         ("/drain", {"origin": "http://evil.example"}, 403),
         ("/undrain", {"origin": "null"}, 403),
     ],
@@ -227,11 +228,22 @@ async def test_the_command_drains_and_waits_and_its_status_says_how_it_went(tmp_
         assert (done.exit_code, answered(done)) == (0, {"draining": ["gpu-1"], "busy": []})
 
 
-@pytest.mark.parametrize(("at", "status"), [("unix:/nowhere/admin", 1), ("127.0.0.1:1", 1), ("nowhere", 2)])
-def test_an_agent_that_is_not_reached_is_told(at: str, status: int) -> None:
+@pytest.mark.parametrize(
+    ("at", "status", "told"),
+    [
+        ("unix:/nowhere/admin", 1, "no agent is reached there (no such file or directory)"),
+        ("127.0.0.1:1", 1, "no agent is reached there"),
+        ("nowhere", 2, "host:port"),
+    ],
+)
+def test_an_agent_that_is_not_reached_is_told(at: str, status: int, told: str) -> None:
     result = CliRunner().invoke(main, ["drain", "--admin", at])
     assert result.exit_code == status
-    assert result.output
+    assert told in result.output
+
+
+def test_a_drain_is_held_or_undone() -> None:
+    assert CliRunner().invoke(main, ["drain", "--hold", "--undo"]).exit_code == 2
 
 
 class Caller:

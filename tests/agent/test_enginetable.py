@@ -27,19 +27,6 @@ COLUMNS = {
 }
 """By the first word of their headings."""
 
-FIELDS = {
-    "kv_cache_usage": "kv_usage",
-    "kv_block_size": "kv_block_size_tokens",
-    "available_kv_blocks": "kv_blocks_available",
-    "running_count": "requests_running",
-    "waiting_queue_size": "requests_waiting",
-    "pending_prefill_count": "pending_prefills",
-    "active_decode_count": "active_decodes",
-    "avg_prefill_latency_ms": "prefill_latency_ms",
-    "avg_decode_ms_per_token": "decode_ms_per_token",
-}
-"""What a report calls otherwise than a reading."""
-
 FULL: dict[EngineKind, Pages] = {
     EngineKind.VLLM: {"/metrics": vllm_lines(running=1) + vllm_totals(prompt=5, computed=5) + vllm_adapters(4, "a")},
     EngineKind.SGLANG: {"/metrics": sglangpages.FULL},
@@ -52,7 +39,7 @@ FULL: dict[EngineKind, Pages] = {
 
 
 def table() -> dict[str, dict[EngineKind, str]]:
-    """The cells by field, as the reading calls it, and by engine."""
+    """The cells by field and by engine."""
     section = DOCS.read_text().partition("## What is read from which engine")[2].partition("\n## ")[0]
     rows = [
         [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
@@ -61,9 +48,7 @@ def table() -> dict[str, dict[EngineKind, str]]:
     ]
     kinds = [COLUMNS[heading.split()[0]] for heading in rows[0][1:]]
     assert kinds == list(COLUMNS.values())
-    cells = {
-        FIELDS.get(row[0].strip("`"), row[0].strip("`")): dict(zip(kinds, row[1:], strict=True)) for row in rows[2:]
-    }
+    cells = {row[0].strip("`"): dict(zip(kinds, row[1:], strict=True)) for row in rows[2:]}
     assert cells.keys() >= set(MEASURED)
     return cells
 

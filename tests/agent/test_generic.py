@@ -9,7 +9,7 @@ from extproc.agent.engines import vllm
 from extproc.agent.engines.adapter import Missing
 from extproc.agent.engines.enginekind import EngineKind
 from extproc.agent.engines.generic import GenericLook, adapter_of, reader_of
-from extproc.agent.engines.reading import FIRST_LOOK, MEASURED, NOT_TOLD, QUIET, EngineReading
+from extproc.agent.engines.reading import FIRST_LOOK, MEASURED, NOT_MAPPED, QUIET, EngineReading
 from extproc.agent.enginesettings import EngineConfig
 from extproc.agent.genericsettings import GenericConfig
 from extproc.agent.scrape import EnginePages
@@ -113,7 +113,7 @@ def test_the_documented_mapping_reads_a_page() -> None:
     assert (reading.prefill_tokens_total, reading.prefill_seconds_total, reading.first_tokens_total) == (700, 2.5, 10)
     assert (reading.prefix_queries_total, reading.prefix_hits_total) == (1000, 300)
     assert reading.absent.keys() == {"decode_ms_per_token", "adapter_slots_free"}
-    assert reading.absent["adapter_slots_free"] == NOT_TOLD
+    assert reading.absent["adapter_slots_free"] == NOT_MAPPED
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_what_follows_from_others_is_told_unless_it_has_an_expression() -> None:
     assert Engine(mapping)("a 5\nb 2\nc 4\n").pending_prefills == 3
     assert Engine(mapping | {"pending_prefills": "b"})("a 5\nb 2\nc 4\n").pending_prefills == 2
     assert Engine(mapping)("a 5\nc 4\n").absent["pending_prefills"] == "b is missing"
-    assert Engine({"requests_running": "a"})("a 5\n").absent["pending_prefills"] == NOT_TOLD
+    assert Engine({"requests_running": "a"})("a 5\n").absent["pending_prefills"] == NOT_MAPPED
     cache = {"kv_usage": "u", "kv_blocks_total": "t"}
     assert Engine(cache)("u 0.3\nt 10\n").kv_blocks_available == 7
     assert Engine(cache)("u 2\nt 10\n").absent["kv_blocks_available"] == "u is not in 0..1"

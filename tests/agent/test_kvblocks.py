@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from extproc.agent.kv.block import EngineBlock
 from extproc.agent.kv.blocks import POOLS_MAX, EngineBlocks
 from extproc.agent.kv.events import Batch, Cleared, StoredBlocks
 from extproc.kvchain import BLOCK_TOKENS, token_blocks_of
@@ -64,8 +65,12 @@ def test_what_is_told_of_any_prompt_is_the_longest_beginning_that_the_engine_has
     while engine.copies:
         blocks.take(0, batch(*engine.evict(0)))
     assert not blocks.held
-    assert not blocks._blocks, "what is gone takes no memory"
+    assert not kept(blocks), "what is gone takes no memory"
     assert blocks._weight == 0
+
+
+def kept(blocks: EngineBlocks) -> list[EngineBlock]:
+    return [one for pool in blocks._all_pools for one in pool.blocks.values()]
 
 
 def cut(blocks: EngineBlocks, told: set[int]) -> None:
@@ -131,7 +136,7 @@ def test_a_block_behind_one_that_is_gone_waits_for_it() -> None:
     blocks.take(0, batch(stored(first, 24)))
     assert set(blocks.held) == {*ours, *others}
     blocks.take(0, batch(removed(first), removed(other), removed(second)))
-    assert not blocks._blocks
+    assert not kept(blocks)
 
 
 def test_ranks_and_publishers_have_caches_of_their_own() -> None:
@@ -177,6 +182,14 @@ def test_over_the_bound_the_least_recently_stored_go_first(size: int) -> None:
     assert (len(blocks), blocks._weight) == (0, 0)
 
 
+def test_over_the_bound_the_largest_cache_gives_way() -> None:
+    blocks = EngineBlocks(6)
+    blocks.take(0, batch(stored(PROMPT[:16], 16), rank=1))
+    blocks.take(0, batch(*(stored((number,) * 16, 16) for number in range(20))))
+    blocks.take(0, batch(stored(PROMPT[:32], 16, 1), rank=1))
+    assert (found(PROMPT, blocks.held), blocks._weight) == (2, 6)
+
+
 def test_a_block_is_kept_at_the_bound_and_stored_again_is_recent() -> None:
     blocks = EngineBlocks(2)
     one, two, three = ((number,) * 16 for number in range(3))
@@ -198,10 +211,10 @@ def test_a_hash_that_stands_for_two_beginnings_says_nothing() -> None:
     for copies_left in (1, 0):
         blocks.take(0, batch(removed(PROMPT[:32])))
         blocks.take(0, batch(stored(PROMPT[:48], 16, 2)))
-        assert blocks._ambiguous.get(hash_of(PROMPT[:32]), 0) == copies_left
+        assert blocks._all_pools[0].ambiguous.get(hash_of(PROMPT[:32]), 0) == copies_left
     blocks.take(0, batch(stored(PROMPT[:32], 16)))
     assert found(PROMPT, blocks.held) == 3
-    assert first in blocks._blocks
+    assert first in {one.key for one in kept(blocks)}
 
 
 def test_hashes_that_say_nothing_are_bounded_and_end_with_a_clearing() -> None:
@@ -209,9 +222,9 @@ def test_hashes_that_say_nothing_are_bounded_and_end_with_a_clearing() -> None:
     for number in range(50):
         for token in (1, 2):
             blocks.take(0, batch(StoredBlocks([number], None, [token] * 16, 16, "", 1, 0)))
-    assert len(blocks._ambiguous) == 10
+    assert blocks._ambiguous == len(blocks._all_pools[0].ambiguous) == 10
     blocks.take(0, batch(Cleared()))
-    assert not blocks._ambiguous
+    assert blocks._ambiguous == len(blocks._all_pools[0].ambiguous) == 0
 
 
 @pytest.mark.parametrize("token", [-1, 2**32, 2**63])
@@ -244,8 +257,8 @@ def test_no_sequence_of_events_breaks_the_books(events: list[Any]) -> None:
         blocks.take(0, Batch(rank, [event], 0, 0))
         cut(blocks, told)
         assert told == set(blocks.held)
-        assert blocks._weight == sum(one.weight for one in blocks._blocks.values()) <= 12
+        assert blocks._weight == sum(one.weight for one in kept(blocks)) <= 12
     blocks.take(0, batch(Cleared()))
     blocks.take(0, batch(Cleared(), rank=1))
     assert not blocks.held
-    assert not blocks._blocks
+    assert not kept(blocks)

@@ -32,10 +32,12 @@ def test_they_are_not_heard_unless_somebody_says_where() -> None:
     "kv_events",
     [
         {"endpoint": HERE},
-        {"endpoint": "tcp://gpu-1.example:65535", "replay": "tcp://[::1]:1"},
+        {"endpoint": "tcp://gpu-1.example:65535", "replay": "tcp://[::1]:1", "insecure": True},
+        {"endpoint": "tcp://[::1]:5557", "replay": "tcp://localhost:1"},
+        {"endpoint": "tcp://127.1.2.3:5557", "bind": True},
         {"endpoint": "ipc:///run/vllm/kv", "topic": "kv-events"},
-        {"endpoint": "tcp://*:5557", "bind": True},
-        {"endpoint": f"tcp://h:{65536 - RANKS_MAX}", "ranks": RANKS_MAX},
+        {"endpoint": "tcp://*:5557", "bind": True, "insecure": True},
+        {"endpoint": f"tcp://127.0.0.1:{65536 - RANKS_MAX}", "ranks": RANKS_MAX},
     ],
 )
 def test_what_can_be_heard(kv_events: dict[str, Any]) -> None:
@@ -57,7 +59,7 @@ def test_what_can_be_heard(kv_events: dict[str, Any]) -> None:
         ({"endpoint": HERE, "message_bytes_max": 1023}, "message_bytes_max", "greater than or equal to 1024"),
         ({"endpoint": HERE, "topic": "x" * 257}, "topic", "String should have at most 256 characters"),
         ({"endpoint": HERE, "port": 1}, "port", "a known key"),
-        ({"endpoint": "tcp://h:65535", "ranks": 2}, "", "tcp endpoints with a port for each rank"),
+        ({"endpoint": "tcp://127.0.0.1:65535", "ranks": 2}, "", "tcp endpoints with a port for each rank"),
         ({"endpoint": "ipc://x", "ranks": 2}, "", "tcp endpoints with a port for each rank"),
         ({"endpoint": "tcp://*:1"}, "", "a host that can be connected to, or bind: true, instead of *"),
         (
@@ -70,6 +72,21 @@ def test_what_can_be_heard(kv_events: dict[str, Any]) -> None:
 def test_what_is_wrong_is_told(kv_events: dict[str, Any], path: str, wanted: str) -> None:
     found = faults(**kv_events)
     assert [(one.removeprefix("engines.0.kv_events"), text) for one, text in found.items()] == [(path, wanted)]
+
+
+@pytest.mark.parametrize(
+    ("kv_events", "far"),
+    [
+        *(({"endpoint": one}, one) for one in ("tcp://gpu-1:1", "tcp://10.0.0.1:1", "tcp://[fd00::1]:1")),
+        *(({"endpoint": one, "bind": True}, one) for one in ("tcp://*:1", "tcp://0.0.0.0:1", "tcp://[::]:1")),
+        ({"endpoint": HERE, "replay": "tcp://gpu-1:1"}, "tcp://gpu-1:1"),
+    ],
+)
+def test_publishers_on_other_machines_must_be_said_to_be_trusted(kv_events: dict[str, Any], far: str) -> None:
+    ((_, wanted),) = faults(**kv_events).items()
+    assert wanted.startswith(f"a loopback address or ipc://path instead of {far}, ")
+    assert wanted.endswith("; or insecure: true")
+    assert faults(**kv_events, insecure=True) == {}
 
 
 def test_each_rank_publishes_at_the_port_after_the_one_before() -> None:

@@ -25,7 +25,8 @@ class Has(EngineBlocks):
 
     def __init__(self, numbers: Sequence[int]) -> None:
         super().__init__(1)
-        self._held = dict.fromkeys(numbers, 1)
+        for number in numbers:
+            self._numbers.hold(number)
 
 
 def report(

@@ -82,4 +82,4 @@ async def test_a_port_where_nobody_listens_is_refused() -> None:
 
 
 async def test_a_name_without_an_address_is_not_reached() -> None:
-    assert await get("http://nowhere.invalid:80") == Unanswered("the engine cannot be reached")
+    assert await get("http://nowhere.invalid:80") == Unanswered("the engine's host has no address")

@@ -156,9 +156,9 @@ def test_usage_is_compared_as_samples_show_it_where_one_hides_the_size_of_its_ca
 
 
 def test_a_cache_of_which_nobody_tells_whether_it_hits_is_trusted_as_little_as_any() -> None:
-    def uncached(*trusts: tuple[float, int | None], told: str = "") -> list[int]:
+    def uncached(*trusts: tuple[float, int | None], told: str = "", told_trust: float = 1.0) -> list[int]:
         nodes = [
-            view(f"n{place}", learned=Learned(cache_trust=trust), prefix_hits_total=hits)
+            view(f"n{place}", learned=Learned(cache_trust=trust, told_trust=told_trust), prefix_hits_total=hits)
             for place, (trust, hits) in enumerate(trusts)
         ]
         cached = {node.snapshot.node_id: 96 for node in nodes[:2]}
@@ -169,6 +169,16 @@ def test_a_cache_of_which_nobody_tells_whether_it_hits_is_trusted_as_little_as_a
     assert uncached((1.0, 9), (0.25, None), (0.5, 9)) == [4, 76, 100]
     assert uncached((0.25, None), (1.0, None)) == [76, 4], "nobody tells"
     assert uncached((0.25, 9), (1.0, None), told="n1") == [76, 4], "its blocks are known"
+    assert uncached((1.0, 9), (1.0, 9), told="n1", told_trust=0.25) == [4, 76], "and doubted"
+    assert uncached((1.0, 9), (1.0, None), told="n1", told_trust=0.25) == [4, 76]
+    telling, hiding = (
+        view(name, learned=Learned(told_trust=trust), prefix_hits_total=hits)
+        for name, trust, hits in (("n0", 0.25, 9), ("n1", 1.0, None))
+    )
+    found = uncached_tokens(
+        request(tokens=100), [telling, hiding], {"n1": 96}, {"n0", "n1"}, hidden.some_hide([telling, hiding])
+    )
+    assert found == [100, 76], "who hides its hits is none the better"
 
 
 def test_a_node_of_unknown_rate_has_the_slowest_of_the_candidates() -> None:

@@ -101,7 +101,7 @@ def test_the_prompt_goes_where_it_is_and_its_tokens_count_as_they_are() -> None:
     assert fleet._fleet.ledger.load("b").prefill_tokens == TOKENS - 640
 
 
-def test_what_a_node_tells_is_not_doubted() -> None:
+def test_estimates_that_failed_say_nothing_of_what_is_told() -> None:
     fleet = fleet_of("a", "a")
     tell(fleet, "a", *CHAIN[:40])
     learned = fleet._fleet.learned
@@ -113,6 +113,78 @@ def test_what_a_node_tells_is_not_doubted() -> None:
     assert fleet.would_route(asked(), POLICY, NOW_S).uncached_tokens == TOKENS - 640
     fleet.route(asked(), POLICY, NOW_S)
     assert fleet._fleet.ledger.load("a").prefill_tokens == TOKENS - 640
+
+
+def served(fleet: Balancer, first: int, count: int, *, late: bool = False) -> None:
+    """So many requests whose tokens are known at once, or only once they are sent."""
+    for number in range(first, first + count):
+        one = asked(f"r{number}")
+        fleet.route(asked(f"r{number}", token_blocks=()) if late else one, POLICY, NOW_S)
+        if late:
+            fleet.recount(one)
+        fleet.finish(one.request_id, NOW_S)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(("hits", "trust"), [(1.0, 1.0), (0.6, 1.0), (0.25, 0.3), (0.0, 0.07)])
+def test_what_is_told_counts_as_far_as_the_nodes_own_hits_do_not_contradict_it(
+    hits: float, trust: float, late: bool
+) -> None:
+    fleet = fleet_of("a", "a")
+    tell(fleet, "a", *CHAIN[:40])
+    fleet.observe(NodeReported(snapshot("a", sequence=2, prefix_hits_total=0, kv_block_size_tokens=16)), NOW_S)
+    served(fleet, 0, 400, late=late)
+    more = snapshot("a", sequence=3, prefix_hits_total=int(hits * 400 * 640), kv_block_size_tokens=16)
+    fleet.observe(NodeReported(more), NOW_S)
+    found = fleet._fleet.learned.of("a").told_trust
+    assert found == pytest.approx(trust, abs=0.01)
+    uncached = TOKENS - int(640 * found)
+    assert fleet.would_route(asked(), POLICY, NOW_S).uncached_tokens == uncached
+    for one in ("at once", "late"):
+        fleet.route(asked(one, token_blocks=CHAIN if one == "at once" else ()), POLICY, NOW_S)
+        if one == "late":
+            fleet.recount(asked(one))
+        assert fleet._fleet.ledger.load("a").prefill_tokens == uncached
+        fleet.finish(one, NOW_S)
+
+
+def test_requests_that_were_sent_by_estimates_cost_a_node_that_tells_no_trust() -> None:
+    fleet = fleet_of("a")
+    fleet.observe(NodeReported(snapshot("a", sequence=2, prefix_hits_total=0)), NOW_S)
+    fleet._fleet.caches.computed(snapshot("a"), TEXT)
+    served(fleet, 0, 200)
+    tell(fleet, "a", *CHAIN[:40])
+    fleet.observe(NodeReported(snapshot("a", sequence=3, prefix_hits_total=0)), NOW_S)
+    learned = fleet._fleet.learned.of("a")
+    assert learned.cache_trust < 0.2
+    assert learned.told_trust == 1.0
+
+
+def test_a_node_that_claims_everybodys_blocks_is_seen_through() -> None:
+    fleet = fleet_of("ab", "a", "b")
+    for name in "ab":
+        fleet.observe(NodeReported(snapshot(name, sequence=2, prefix_hits_total=0, kv_block_size_tokens=16)), NOW_S)
+        tell(fleet, name, *CHAIN[: 60 if name == "a" else 40])
+    assert node_of(fleet.would_route(asked(), POLICY, NOW_S)) == "a"
+    served(fleet, 0, 200)
+    for name in "ab":
+        sample = snapshot(name, sequence=3, prefix_hits_total=0, kv_block_size_tokens=16)
+        fleet.observe(NodeReported(sample), NOW_S)
+    assert node_of(fleet.would_route(asked(), POLICY, NOW_S)) == "b"
+
+
+def test_a_request_that_went_elsewhere_proves_nothing_of_either_node() -> None:
+    fleet = fleet_of("ab", "a", "b")
+    tell(fleet, "a", *CHAIN[:40])
+    for name in "ab":
+        fleet.observe(NodeReported(snapshot(name, sequence=2, prefix_hits_total=0)), NOW_S)
+    for number in range(200):
+        fleet.route(asked(f"r{number}"), POLICY, NOW_S)
+        fleet.served(f"r{number}", snapshot("b").host, NOW_S)
+        fleet.finish(f"r{number}", NOW_S)
+    for name in "ab":
+        fleet.observe(NodeReported(snapshot(name, sequence=3, prefix_hits_total=0)), NOW_S)
+        assert fleet._fleet.learned.of(name).told_trust == 1.0
 
 
 def test_others_that_begin_alike_follow_a_prompt_until_the_node_tells_it() -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.core.settings import NodeLimits
-from extproc.core.snapshot import Applied, NodeLeft, NodeReported
+from extproc.core.snapshot import Applied, NodeLeft, NodeReported, NotAllowed
 from extproc.core.staticsettings import StaticNode
 from extproc.core.table import SnapshotTable
 from tests.core.fleet import NOW_S, snapshot
@@ -32,6 +32,12 @@ class Model:
 
     def speaks(self, node_id: str, one: StaticNode) -> bool:
         return node_id == one.node_id or self.agents[node_id][0] == one.host
+
+    def is_taken(self, host: str, node_id: str, now_s: float) -> bool:
+        return any(
+            other != node_id and at == host and now_s - told_s < LIMITS.fresh_s
+            for other, (at, told_s) in self.agents.items()
+        )
 
     def report(self, node_id: str, host: str, now_s: float) -> None:
         before = self.spoken_for()
@@ -67,8 +73,11 @@ def test_a_static_node_is_a_member_where_nobody_speaks_for_it_or_did_and_said_go
         if kind == "report":
             before = {view.snapshot.node_id for view in table.views() if view.is_static}
             seen = table.apply(NodeReported(snapshot(node_id, host=host, sequence=sequence)), now_s)
-            model.report(node_id, host, now_s)
-            assert seen == Applied(tuple(sorted(before - model.members - {node_id})))
+            if model.is_taken(host, node_id, now_s):
+                assert isinstance(seen, NotAllowed)
+            else:
+                model.report(node_id, host, now_s)
+                assert seen == Applied(tuple(sorted(before - model.members - {node_id})))
         elif kind == "goodbye" and node_id in model.agents:
             assert table.apply(NodeLeft(node_id, "boot-1"), now_s) == Applied()
             model.leave(node_id, now_s + LIMITS.member_s)

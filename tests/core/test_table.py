@@ -149,12 +149,27 @@ def test_a_node_is_found_by_where_it_is_reached(table: SnapshotTable) -> None:
     assert [table.at(f"10.0.0.{number}:1") for number in (1, 2, 3)] == ["a", "b", None]
     report(table, node_id="a", host="10.0.0.3:1", sequence=2)
     assert [table.at(f"10.0.0.{number}:1") for number in (1, 2, 3)] == [None, "b", "a"]
-    report(table, node_id="c", host="10.0.0.2:1")
+    report(table, NOW_S + 5.1, node_id="c", host="10.0.0.2:1")
     assert table.at("10.0.0.2:1") == "c", "the latest to say so"
     table.apply(NodeLeft("b", "boot-1"), NOW_S)
     assert table.at("10.0.0.2:1") == "c"
     table.apply(NodeLeft("c", "boot-1"), NOW_S)
     assert table.at("10.0.0.2:1") is None
+
+
+def test_the_host_of_a_fresh_node_is_no_other_nodes(table: SnapshotTable) -> None:
+    report(table, node_id="a", host="10.0.0.1:1")
+    report(table, node_id="b", host="10.0.0.2:1")
+    wanted = "host: wanted one that no other node has, got that of a"
+    for node_id, sequence in (("b", 2), ("c", 1)):
+        seen = report(table, NOW_S + 4.9, node_id=node_id, host="10.0.0.1:1", sequence=sequence)
+        assert seen == NotAllowed(wanted)
+        assert table.at("10.0.0.1:1") == "a"
+    assert table.get("c") is None
+    assert report(table, NOW_S + 4.9, node_id="b", host="10.0.0.2:1", sequence=2) == Applied()
+    assert report(table, NOW_S + 5, node_id="b", host="10.0.0.1:1", sequence=3) == Applied(), "a is stale"
+    assert report(table, NOW_S + 5, node_id="a", host="10.0.0.1:1", sequence=2) != Applied()
+    assert report(table, NOW_S + 5, node_id="a", host="10.0.0.2:1", sequence=2) == Applied(), "b left it"
 
 
 def test_a_node_is_ready_since_it_was_called_so_for_the_first_time_in_a_row(table: SnapshotTable) -> None:

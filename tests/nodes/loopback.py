@@ -14,6 +14,7 @@ from extproc.config import Config
 from extproc.core.balancer import Balancer
 from extproc.core.settings import BalancerSettings, NodeLimits
 from extproc.core.snapshot import NodeState, Snapshot
+from extproc.listening import GRPC_OPTIONS
 from extproc.nodes.ingest import NodeIngest, grpc_options, register
 from extproc.ops.metrics import Metrics
 from extproc.pb.nodes_pb2 import Acknowledgement, AgentMessage, NodeSnapshot, RouterMessage
@@ -50,15 +51,25 @@ class Router:
 
 @contextlib.asynccontextmanager
 async def router(
-    port: int = 0, *, streams_max: int = 16, message_bytes_max: int = 64 * 1024, limits: NodeLimits | None = None
+    port: int = 0,
+    *,
+    streams_max: int = 16,
+    message_bytes_max: int = 64 * 1024,
+    limits: NodeLimits | None = None,
+    impatience: int = 1,
 ) -> AsyncIterator[Router]:
-    """A router on a free port, or on the one of a router before it."""
+    """A router on a free port, or on the one of a router before it. `impatience`: how much sooner than `serve` it loses
+    a silent connection."""
     loop = asyncio.get_running_loop()
     balancer = Balancer(BalancerSettings(nodes=limits or NodeLimits()), loop.time())
     metrics, logged = Metrics(), LogCapture()
     log = structlog.wrap_logger(None, processors=[logged], wrapper_class=structlog.BoundLogger)
     ingest = NodeIngest(balancer, Config().hosts_allowed, metrics, loop.time, log, streams_max=streams_max)
-    server = grpc.aio.server(options=grpc_options(message_bytes_max))
+    patience = [
+        (name, value // impatience if name.startswith(("grpc.keepalive", "grpc.http2.ping_timeout")) else value)
+        for name, value in GRPC_OPTIONS
+    ]
+    server = grpc.aio.server(options=[*grpc_options(message_bytes_max), *patience])
     register(server, ingest)
     bound = server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()

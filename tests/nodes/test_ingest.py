@@ -144,9 +144,12 @@ async def test_a_router_that_is_full_of_agents_refuses_the_next_one() -> None:
 async def test_one_stream_may_report_so_many_nodes_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingest, "NODES_PER_STREAM_MAX", 2)
     async with router() as to, agent(to) as stream:
-        verdicts = [(await stream.say(snapshot_message(node_id=f"gpu-{n}"))).verdict for n in range(3)]
+        verdicts = [
+            (await stream.say(snapshot_message(node_id=f"gpu-{n}", host=f"10.0.0.{n + 1}:80"))).verdict
+            for n in range(3)
+        ]
         assert verdicts == [APPLIED, APPLIED, REFUSED]
-        assert (await stream.say(snapshot_message(node_id="gpu-1", sequence=2))).verdict == APPLIED
+        assert (await stream.say(snapshot_message(node_id="gpu-1", host="10.0.0.2:80", sequence=2))).verdict == APPLIED
 
 
 async def test_a_message_over_the_limit_ends_the_stream_and_not_the_server() -> None:
@@ -179,7 +182,9 @@ async def test_a_node_of_two_live_streams_is_logged_but_not_every_time() -> None
         for sequence in range(1, 20, 2):
             await one.say(snapshot_message(sequence=sequence))
             await two.say(snapshot_message(sequence=sequence + 1))
-        assert [entry["node_id"] for entry in to.events("node reported by two streams")] == ["gpu-1"]
+        (told,) = to.events("node reported by two streams")
+        assert told["node_id"] == "gpu-1"
+        assert [told[name].partition(":")[0] for name in ("peer", "other")] == ["ipv4", "ipv4"]
 
 
 async def test_a_node_that_moves_to_another_stream_is_not_logged() -> None:

@@ -32,7 +32,8 @@ class Admin:
         )
 
     def report(self, node_id: str, **fields: Any) -> None:
-        host, state = fields.pop("host", "127.0.0.1:8000"), fields.pop("state", NodeState.READY)
+        host = fields.pop("host", f"127.0.0.{1 + sum(node_id.encode()) % 250}:8000")
+        state = fields.pop("state", NodeState.READY)
         snapshot = Snapshot(node_id, host, "boot", fields.pop("sequence", 1), 0.5, state, **fields)
         self.balancer.observe(NodeReported(snapshot), self.now_s)
 

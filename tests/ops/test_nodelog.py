@@ -127,3 +127,15 @@ def test_each_change_of_a_node_is_one_line() -> None:
         ["node left"],
         [],
     ]
+
+
+def test_a_node_whose_host_is_told_by_another_name_has_not_left() -> None:
+    def at(node_id: str) -> NodeSample:
+        return NodeSample(view(node_id, host="10.0.0.1:8000"), Freshness.FRESH, 0.0)
+
+    told = told_of([[at("10.0.0.1:8000")], [at("gpu-1")], []])
+    assert [(line["event"], line["node_id"], line.get("now")) for line in told[1]] == [
+        ("node joined", "gpu-1", None),
+        ("node goes by another name", "10.0.0.1:8000", "gpu-1"),
+    ]
+    assert ("node left", "gpu-1") in [(line["event"], line["node_id"]) for line in told[2] if "node_id" in line]

@@ -110,4 +110,4 @@ def test_every_signal_of_a_snapshot_is_told_but_those_that_no_simulated_engine_h
     sampler.look(0.0)
     told = sampler.look(1.0 if advanced(one, 1.0) else 0.0)
     absent = {field.name for field in fields(Snapshot) if getattr(told, field.name) is None}
-    assert absent == {"prefill_latency_ms", "adapter_slots_free", "not_ready_reason"}
+    assert absent == {"prefill_latency_ms", "adapter_slots_free", "not_ready_reason", "gpu_memory_usage"}

@@ -25,9 +25,9 @@ class Adapter:
 
     read: Callable[[Pages, Any], tuple[EngineReading, Any]]
     """One look at `metrics` and `others`; with what it handed on the last time, `None` at the first, it hands
-    something on to the next. Raises for no input."""
+    something on to the next. Raises `exposition.TooManySamples` only."""
     models_of: Callable[[Pages], tuple[ServedModel, ...] | str]
-    """The models on the pages of `lists`, or what is wrong with them. Raises for no input."""
+    """The models on the pages of `lists`, or what is wrong with them. Raises `exposition.TooManySamples` only."""
     metrics: str = "/metrics"
     """Where its metrics are, if the configuration does not say."""
     others: tuple[str, ...] = ()

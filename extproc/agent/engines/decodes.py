@@ -5,8 +5,8 @@ is the active decodes plus an offset, and the offset drifts: an aborted request 
 counts as finished, a pooling request finishes without any token. So only differences are used, and the offset is set
 anew
 
-- whenever the engine is idle, since then there are no decodes, and the engine's own start is such a moment; and no
-  token was made since the look before, for a gauge that falsely says 0 would spoil the count until the next such moment;
+- whenever the engine is idle, since then there are no decodes, and the engine's own start is such a moment. It is not
+  where tokens were made since the look before: a gauge that falsely says 0 would spoil the count until the next one;
 - when the result was out of bounds in `TORN_LOOKS` looks in a row, by the least that it was beyond 0 or running. After
   `VIOLATIONS_MAX` of these without an idle moment between them the drift is faster than the corrections, and the count
   is absent until the next one.
@@ -100,7 +100,8 @@ def decodes_over(
 ) -> tuple[int | str, dict[str, Drift]]:
     """Active decodes of all engines, and the drift of each to pass in next time.
 
-    `at_work` are engines that made tokens since the look before, whatever their gauges say. If one engine's cannot be told, neither can the sum: then the text is why.
+    `at_work` are engines that made tokens since the look before, whatever their gauges say. If one engine's decodes
+    cannot be told, neither can the sum: then the text is why.
     """
     after: dict[str, Drift] = {}
     decodes, reason = 0, None if engines else f"{names.running} is missing"

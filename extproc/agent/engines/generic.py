@@ -15,7 +15,7 @@ from extproc.agent.engines.models import listed
 from extproc.agent.engines.pagevalues import Look, available_of, pending_of, restarted
 from extproc.agent.engines.reading import (
     MEASURED,
-    NOT_TOLD,
+    NOT_MAPPED,
     EngineReading,
     Total,
     count_of,
@@ -101,7 +101,7 @@ def reader_of(config: GenericConfig) -> Callable[[str, GenericLook | None], tupl
         if before is None or began_anew:
             before = GenericLook(Look(), {})
 
-        told: Told = dict.fromkeys(MEASURED, NOT_TOLD)
+        told: Told = dict.fromkeys(MEASURED, NOT_MAPPED)
         told |= {name: _checked(name, expression, page) for name, expression in fields.items()}
         highest = dict(before.highest)
         for name in _COUNTERS:

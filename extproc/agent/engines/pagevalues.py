@@ -10,10 +10,13 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from extproc.agent.engines.decodes import Drift
-from extproc.agent.engines.exposition import Page, Sample, sums_by
+from extproc.agent.engines.exposition import SAMPLES_MAX, Page, Sample, sums_by
 from extproc.agent.engines.reading import Total, count_of, seconds_of
 from extproc.core.snapshot import COUNTER_MAX, REQUESTS_MAX
 
+REMEMBERED_MAX = 2 * SAMPLES_MAX
+"""Counters that are remembered, those on the page and others; real ones are hundreds. A label that is new at each look
+must not fill the memory."""
 ROUNDED = 1e-5
 """Share by which a difference of two numbers with six digits may be off."""
 
@@ -140,9 +143,16 @@ def remembered(counters: Mapping[tuple[str, str], float], before: Look | None) -
     """What the next look compares its counters with.
 
     One that is not on the page stays as it was: where series appear with their first count, there is nothing after a
-    start that could be less than before.
+    start that could be less than before. Over `REMEMBERED_MAX` those of them that came first are forgotten: at worst a
+    restart is not seen that would have brought one back.
     """
-    return counters if before is None else {**before.counters, **counters}
+    if before is None:
+        return counters
+    if len(before.counters) + len(counters) <= REMEMBERED_MAX:
+        return {**before.counters, **counters}
+    others = [item for item in before.counters.items() if item[0] not in counters]
+    room = max(0, REMEMBERED_MAX - len(counters))
+    return {**dict(others[max(0, len(others) - room) :]), **counters}
 
 
 def seconds_told(names: Sequence[str], totals: Mapping[str, Total]) -> float | None:

@@ -14,6 +14,8 @@ FIRST_LOOK = "first look: nothing to compare with"
 """Reason of a signal that is a difference between two looks; nothing is wrong with it either."""
 NOT_TOLD = "this engine does not tell it"
 """Reason of a signal that an engine never has."""
+NOT_MAPPED = "not mapped in `generic`"
+"""Reason of a signal that the mapping of an engine leaves out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ Utilisation is `DCGM_FI_PROF_GR_ENGINE_ACTIVE`, a share, which instances of MIG 
 import asyncio
 from collections.abc import Callable, Sequence
 
-from extproc.agent.engines.exposition import Page, Sample, samples_of
+from extproc.agent.engines.exposition import Page, Sample, TooManySamples, samples_of
 from extproc.agent.gpu.usage import GpuName, GpuUsage, Memory, OneGpu, share_of_percent, together, unknown
 from extproc.agent.scrape import Answer, EnginePages
 
@@ -19,7 +19,10 @@ _WANTED = frozenset({_ACTIVE, _BUSY, _USED, _FREE, _RESERVED})
 
 def usage_of(text: str, names: Sequence[GpuName]) -> GpuUsage:
     """How busy these GPUs are, by a page. Without a name: the only one on it. Raises for no input."""
-    page = samples_of(text, _WANTED)
+    try:
+        page = samples_of(text, _WANTED)
+    except TooManySamples as error:
+        return unknown(f"DCGM: {error}")
     if not names:
         known = {_place(sample) for samples in page.values() for sample in samples}
         if len(known) != 1:

@@ -1,11 +1,8 @@
-"""One block of an engine's prefix cache, with its place among those before and behind it. See `kvblocks.py`."""
+"""One block of an engine's prefix cache, with its place among those before and behind it. See `blocks.py`."""
 
 from collections.abc import Iterator
 
-from extproc.agent.kv.events import BlockHash
-
-Key = BlockHash | tuple[int, BlockHash]
-"""What it is known by: its hash, and in which of the engine's caches it is, of all but the first."""
+from extproc.agent.kv.formats import BlockHash
 
 
 class EngineBlock:
@@ -13,8 +10,9 @@ class EngineBlock:
 
     __slots__ = ("carry", "children", "copies", "key", "missing", "number", "numbers", "parent", "place", "width")
 
-    def __init__(self, key: Key, numbers: tuple[int, ...], number: int, carry: bytes, width: int) -> None:
+    def __init__(self, key: BlockHash, numbers: tuple[int, ...], number: int, carry: bytes, width: int) -> None:
         self.key = key
+        """What it is known by in its pool."""
         self.copies = 0
         """0: it is gone, and kept for the sake of `children`."""
         self.numbers = numbers
@@ -45,13 +43,12 @@ class EngineBlock:
         return self.numbers[1:] if self.missing else self.numbers
 
     def spanning(self) -> Iterator["EngineBlock"]:
-        """Those whose first number begins in it or before."""
+        """Those whose first number begins in it or before, and those without a number between."""
         waiting = list(self.children or ())
         while waiting:
             one = waiting.pop()
-            if one.numbers:
-                yield one
-            else:
+            yield one
+            if not one.numbers:
                 waiting += one.children or ()
 
     def stand_behind(self, parent: "EngineBlock") -> None:

@@ -14,37 +14,49 @@ their own: so copies are counted, and a number stands there while any has it.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Final
 
-from extproc.agent.kv.block import EngineBlock, Key
+from extproc.agent.kv.block import EngineBlock
 from extproc.agent.kv.events import Batch, Cleared, RemovedBlocks, StoredBlocks
+from extproc.agent.kv.formats import BlockHash
+from extproc.agent.kv.held import HeldNumbers
+from extproc.agent.kv.pieces import pieces, work_of
+from extproc.agent.kv.pool import CachePool
 from extproc.kvchain import BLOCK_BYTES, ID_BYTES, id_bytes, numbers_of, root_of
 
 POOLS_MAX: Final = 256
 """Caches of one engine: one for each rank and kind of layers. What further ones have is left out."""
+TAKEN_AT_ONCE: Final = 256
+"""Blocks that are taken between two moments at which others may go on; about 3 ms."""
+CLEARED_AT_ONCE: Final = 20_000
+"""Blocks that go with a clearing, likewise: about 30 ms. Others go with the next messages and reports."""
+VISITS_PER_BLOCK: Final = 16
+"""A block that comes or goes is looked up in those behind it whose numbers begin in it. That is paid by all blocks that
+are taken: so many each. Where it is more, as only made-up events can want, those behind are forgotten."""
+VISITS_SAVED_MAX: Final = 200_000
+"""Of those that were not needed: about 40 ms."""
 
 
 class EngineBlocks:
     """What an engine has in its cache, by what it said since it was empty. Changes are collected until `cut`.
 
     At most `blocks_max` blocks are kept, the engine's or ours, whichever are more; over it the least recently stored
-    go first.
+    of its largest pool go first. Whatever it says, the time that is taken is bounded by its blocks, all together.
     """
 
     def __init__(self, blocks_max: int) -> None:
         self._blocks_max = blocks_max
         self._weight = 0
-        self._blocks: OrderedDict[Key, EngineBlock] = OrderedDict()
-        self._ambiguous: dict[Key, int] = {}
-        """Hashes that stood for different beginnings, and their copies: engines that hash a block without those before
-        it do so. What they say of such a one means nothing."""
-        self._pools: dict[tuple[int, int, int], int] = {}
-        self._roots: dict[str, int] = {}
-        self._held: dict[int, int] = {}
-        """Our numbers that are there, and how often."""
-        self._changed: dict[int, bool] = {}
-        """Those that came or went since the latest cut, and whether they were there then."""
+        self._pools: dict[tuple[int, int], dict[int, CachePool]] = {}
+        """By source and rank, and then by group."""
+        self._all_pools: list[CachePool] = []
+        self._ambiguous = 0
+        """In all pools."""
+        self._visits_left = VISITS_SAVED_MAX
+        self._leaving: list[OrderedDict[BlockHash, EngineBlock]] = []
+        """What was cleared, and is not taken out of what is held yet."""
+        self._numbers = HeldNumbers()
         self.orphans = 0
         """Blocks left out since they stand behind one that is not known, or depend on more than tokens."""
         self.malformed = 0
@@ -53,61 +65,100 @@ class EngineBlocks:
         """Blocks that were too many."""
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._numbers)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is held that was cleared."""
+        return not self._leaving
 
     @property
     def held(self) -> Collection[int]:
         """All of our numbers that are there; do not keep it."""
-        return self._held.keys()
+        return self._numbers.all
 
     def take(self, source: int, batch: Batch) -> None:
         """What this publisher said next. Takes 3 to 5 µs for a block that comes and goes."""
+        for _ in self.take_in_slices(source, batch):
+            pass
+
+    def take_in_slices(self, source: int, batch: Batch) -> Iterator[None]:
+        """The same, which lets others go on, and change this, after each `TAKEN_AT_ONCE`."""
+        work = 0
         for event in batch.events:
-            match event:
-                case StoredBlocks():
-                    self._store(self._pool(source, batch.rank, event.group), event)
-                case RemovedBlocks():
-                    pool = self._pool(source, batch.rank, event.group)
-                    for one in event.hashes:
-                        self._remove(one if not pool else (pool, one))
-                case Cleared():
-                    self.clear(source, batch.rank)
+            if isinstance(event, Cleared):
+                self.clear(source, batch.rank)
+            while self._leaving:
+                yield
+                self._let_leave(TAKEN_AT_ONCE)
+            if isinstance(event, Cleared):
+                continue
+            work += work_of(event)
+            for piece in (event,) if work <= TAKEN_AT_ONCE else pieces(event, TAKEN_AT_ONCE):
+                self._take_piece(source, batch.rank, piece)
+                if work > TAKEN_AT_ONCE:
+                    yield
+            work = work if work <= TAKEN_AT_ONCE else 0
+
+    def _take_piece(self, source: int, rank: int, piece: StoredBlocks | RemovedBlocks) -> None:
+        pool = self._pool(source, rank, piece.group)
+        if pool is None:
+            self.orphans += len(piece.hashes) if isinstance(piece, StoredBlocks) else 0
+            return
+        self._visits_left = min(VISITS_SAVED_MAX, self._visits_left + VISITS_PER_BLOCK * len(piece.hashes))
+        if isinstance(piece, StoredBlocks):
+            self._store(pool, piece)
+        else:
+            for one in piece.hashes:
+                self._remove(pool, one)
 
     def clear(self, source: int, rank: int | None = None) -> None:
-        """What this publisher has, of one rank or of all, is gone."""
-        pools = {
-            pool
-            for (of_source, of_rank, _), pool in self._pools.items()
-            if of_source == source and rank in (None, of_rank)
-        }
-        for key in [key for key in self._blocks if _pool_of(key) in pools]:
-            if (block := self._blocks.get(key)) is not None:
-                self._drop(block)
-        self._ambiguous = {key: copies for key, copies in self._ambiguous.items() if _pool_of(key) not in pools}
+        """What this publisher has, of one rank or of all, is gone; see `settled`. Free where it has nothing."""
+        if rank is None:
+            caches = [groups for (of_source, _), groups in self._pools.items() if of_source == source]
+        else:
+            caches = [self._pools.get((source, rank), {})]
+        for groups in caches:
+            for pool in groups.values():
+                self._weight -= pool.weight
+                self._ambiguous -= len(pool.ambiguous)
+                if pool.blocks or pool.ambiguous:
+                    self._leaving.append(pool.clear())
+        self._let_leave(CLEARED_AT_ONCE)
+
+    def _let_leave(self, count: int) -> None:
+        while self._leaving and count > 0:
+            blocks = self._leaving[-1]
+            while blocks and count > 0:
+                count -= 1
+                block = blocks.popitem()[1]
+                if block.copies:
+                    for one in block.whole:
+                        self._numbers.release(one)
+                block.parent = block.children = None
+            if not blocks:
+                self._leaving.pop()
 
     def cut(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Numbers that have come since the latest cut, and those that have gone; neither is what did both."""
-        changed = self._changed
-        stored = tuple([one for one, was in changed.items() if not was])
-        removed = tuple([one for one, was in changed.items() if was])
-        self._changed = {}
-        return stored, removed
+        self._let_leave(CLEARED_AT_ONCE)
+        return self._numbers.cut()
 
-    def _pool(self, source: int, rank: int, group: int) -> int:
-        """Which cache it is; those over `POOLS_MAX` share one."""
-        pool = self._pools.get((source, rank, group))
-        if pool is None:
-            pool = min(len(self._pools), POOLS_MAX)
-            if pool < POOLS_MAX:
-                self._pools[source, rank, group] = pool
+    def _pool(self, source: int, rank: int, group: int) -> CachePool | None:
+        """Which cache it is; `None`: one over `POOLS_MAX`."""
+        groups = self._pools.get((source, rank))
+        pool = None if groups is None else groups.get(group)
+        if pool is None and len(self._all_pools) < POOLS_MAX:
+            pool = self._pools.setdefault((source, rank), {})[group] = CachePool()
+            self._all_pools.append(pool)
         return pool
 
-    def _store(self, pool: int, event: StoredBlocks) -> None:
+    def _store(self, pool: CachePool, event: StoredBlocks) -> None:
         count, width = len(event.hashes), event.block_tokens * ID_BYTES
-        comparable = event.comparable if pool < POOLS_MAX else 0
+        comparable = event.comparable
         before: EngineBlock | None = None
         if event.parent is not None:
-            before = self._blocks.get(event.parent if not pool else (pool, event.parent))
+            before = pool.blocks.get(event.parent)
             if before is None:
                 comparable = 0
         self.orphans += count - comparable
@@ -123,76 +174,102 @@ class EngineBlocks:
             numbers = numbers_of(data, number)
             number = numbers[-1] if numbers else number
             carry = data[len(numbers) * BLOCK_BYTES :] if len(data) % BLOCK_BYTES else b""
-            one = event.hashes[place]
-            before = self._add(one if not pool else (pool, one), before, numbers, number, carry, width)
+            before = self._add(pool, event.hashes[place], before, numbers, number, carry, width)
             if before is None:
                 self.orphans += comparable - place - 1
                 return
 
     def _add(
-        self, key: Key, before: EngineBlock | None, numbers: tuple[int, ...], number: int, carry: bytes, width: int
+        self,
+        pool: CachePool,
+        key: BlockHash,
+        before: EngineBlock | None,
+        numbers: tuple[int, ...],
+        number: int,
+        carry: bytes,
+        width: int,
     ) -> EngineBlock | None:
         """One more copy of it; `None` where its hash says nothing."""
-        if key in self._ambiguous:
-            self._ambiguous[key] += 1
+        if key in pool.ambiguous:
+            pool.ambiguous[key] += 1
             self.malformed += 1
             return None
-        block = self._blocks.get(key)
+        block = pool.blocks.get(key)
         if block is None:
-            block = self._blocks[key] = EngineBlock(key, numbers, number, carry, width)
+            block = pool.blocks[key] = EngineBlock(key, numbers, number, carry, width)
             if before is not None and before.carry:
                 block.stand_behind(before)
-            self._weight += block.weight
+            self._weigh(pool, block.weight)
         elif (block.number, block.carry) != (number, carry):
-            self._ambiguous[key] = block.copies + 1
             self.malformed += 1
-            self._drop(block)
-            if len(self._ambiguous) > self._blocks_max:
-                del self._ambiguous[next(iter(self._ambiguous))]
+            self._doubt(pool, block)
             return None
         else:
-            self._blocks.move_to_end(key)
+            pool.blocks.move_to_end(key)
         block.copies += 1
         if block.copies == 1:
             self._came(block)
+            self._pay(pool, block)
         while self._weight > self._blocks_max:
             self.dropped += 1
-            self._drop(self._blocks[next(iter(self._blocks))])
+            largest = max(self._all_pools, key=_weight_of) if len(self._all_pools) > 1 else pool
+            self._drop(largest, largest.first)
         return block if block.copies else None
 
-    def _remove(self, key: Key) -> None:
-        block = self._blocks.get(key)
+    def _doubt(self, pool: CachePool, block: EngineBlock) -> None:
+        """Its hash stands for another beginning as well."""
+        pool.ambiguous[block.key] = block.copies + 1
+        self._ambiguous += 1
+        self._drop(pool, block)
+        if self._ambiguous > self._blocks_max:
+            pool.ambiguous.popitem(last=False)
+            self._ambiguous -= 1
+
+    def _remove(self, pool: CachePool, key: BlockHash) -> None:
+        block = pool.blocks.get(key)
         if block is None:
-            copies = self._ambiguous.get(key)
+            copies = pool.ambiguous.get(key)
             if copies == 1:
-                del self._ambiguous[key]
+                del pool.ambiguous[key]
+                self._ambiguous -= 1
             elif copies is not None:
-                self._ambiguous[key] = copies - 1
+                pool.ambiguous[key] = copies - 1
         elif block.copies:
             block.copies -= 1
             if not block.copies:
                 self._went(block)
-                self._let_go(block)
+                self._pay(pool, block)
+                self._let_go(pool, block)
 
     def _came(self, block: EngineBlock) -> None:
         for one in block.whole:
-            self._hold(one)
+            self._numbers.hold(one)
         for other in block.spanning():
+            self._visits_left -= 1
             other.missing -= 1
-            if other.copies and not other.missing:
-                self._hold(other.numbers[0])
+            if other.numbers and other.copies and not other.missing:
+                self._numbers.hold(other.numbers[0])
 
     def _went(self, block: EngineBlock) -> None:
         for one in block.whole:
-            self._release(one)
+            self._numbers.release(one)
         for other in block.spanning():
+            self._visits_left -= 1
             other.missing += 1
-            if other.copies and other.missing == 1:
-                self._release(other.numbers[0])
+            if other.numbers and other.copies and other.missing == 1:
+                self._numbers.release(other.numbers[0])
 
-    def _drop(self, block: EngineBlock) -> None:
+    def _pay(self, pool: CachePool, block: EngineBlock) -> None:
+        """Where those behind it were looked up too often, forget them."""
+        if self._visits_left < 0:
+            self._visits_left = 0
+            for other in tuple(block.children or ()):
+                self.orphans += 1
+                self._drop(pool, other)
+
+    def _drop(self, pool: CachePool, block: EngineBlock) -> None:
         """Forget it, however many copies there are, and those behind it whose numbers begin in it."""
-        waiting, dropped = [block], []
+        visits_left, waiting, dropped = self._visits_left, [block], []
         while waiting:
             one = waiting.pop()
             if one.copies:
@@ -201,33 +278,23 @@ class EngineBlocks:
             dropped.append(one)
             waiting += one.children or ()
         for one in reversed(dropped):
-            self._let_go(one)
+            self._let_go(pool, one)
+        self._visits_left = visits_left  # once and no more, so there is nothing to pay
 
-    def _let_go(self, block: EngineBlock) -> None:
+    def _let_go(self, pool: CachePool, block: EngineBlock) -> None:
         """It is of no more use, if there are none behind it; nor then are those that were kept for its sake."""
         one: EngineBlock | None = block
-        while one is not None and not one.copies and not one.children and one.key in self._blocks:
+        while one is not None and not one.copies and not one.children and one.key in pool.blocks:
             parent = one.parent
             one.stand_alone()
-            del self._blocks[one.key]
-            self._weight -= one.weight
+            del pool.blocks[one.key]
+            self._weigh(pool, -one.weight)
             one = parent
 
-    def _hold(self, number: int) -> None:
-        count = self._held.get(number, 0)
-        self._held[number] = count + 1
-        if not count and self._changed.pop(number, None) is None:
-            self._changed[number] = False
-
-    def _release(self, number: int) -> None:
-        count = self._held[number] - 1
-        if count:
-            self._held[number] = count
-        else:
-            del self._held[number]
-            if self._changed.pop(number, None) is None:
-                self._changed[number] = True
+    def _weigh(self, pool: CachePool, weight: int) -> None:
+        self._weight += weight
+        pool.weight += weight
 
 
-def _pool_of(key: Key) -> int:
-    return key[0] if isinstance(key, tuple) else 0
+def _weight_of(pool: CachePool) -> int:
+    return pool.weight

@@ -3,8 +3,8 @@
 Both write MessagePack: a batch is `[time, events, rank]`, an event an array that begins with its type
 (`["BlockStored", hashes, parent, token ids, block size, …]`: vLLM up to 0.25 and SGLang), or a map with `type` (later
 ones). Fields were added at the end again and again, so those that are missing are no fault, and what is unknown is left
-out. No payload raises: engines are not trusted to write what they say, and none
-takes more time or memory than its bytes and the bounds below allow.
+out. No payload raises, and none takes more time or memory than its bytes and the bounds allow: engines are not trusted
+to write what they say.
 
 A block of an engine stands for all tokens up to its end, and for what else its keys and values depend on. Where that
 is more than tokens and the adapter's name (images, a cache salt), no prompt's tokens tell whether it serves.
@@ -12,28 +12,41 @@ is more than tokens and the adapter's name (images, a cache salt), no prompt's t
 
 import enum
 from collections.abc import Generator
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import Raw, Struct
 
-from extproc.kvchain import BLOCK_TOKENS, TOKEN_BLOCKS_MAX
+from extproc.agent.kv.formats import (
+    BATCH_ARRAY,
+    BATCH_MAP,
+    EMPTY,
+    EVENT_ARRAY,
+    EVENT_MAP,
+    EVENT_TOKENS_MAX,
+    KEYS,
+    NIL,
+    TAG_ARRAY,
+    TAG_MAP,
+    TEXT,
+    BlockHash,
+    ClearedArray,
+    ClearedMap,
+    RemovedArray,
+    RemovedMap,
+    StoredArray,
+    StoredMap,
+)
 
 BLOCK_SIZE_MAX: Final = 65_536
 """Tokens. Engines that are known here have 1 to 784."""
 HASH_BYTES_MAX: Final = 64
-EVENTS_MAX: Final = 131_072
-"""In one message. vLLM tells all blocks of a prompt in one event, SGLang each in its own, of 1 token by default."""
-EVENT_BLOCKS_MAX: Final = 65_536
-"""In one event. A step of 10,000 tokens has 625 of 16."""
-EVENT_TOKENS_MAX: Final = TOKEN_BLOCKS_MAX * BLOCK_TOKENS
-"""In one event: what lies behind is not told apart in any prompt."""
 BATCH_BLOCKS_MAX: Final = 131_072
 """In all events of one message."""
+BATCH_TOKENS_MAX: Final = 4 * EVENT_TOKENS_MAX
+"""Likewise."""
 READ_AT_ONCE_BYTES: Final = 32_768
 """Of events, between two moments at which others may go on."""
-
-BlockHash = int | bytes
 
 
 class StoredBlocks(Struct, frozen=True, gc=False):
@@ -80,81 +93,6 @@ class Batch(Struct, frozen=True):
     """Whether one of the malformed may have said that something is gone."""
 
 
-_NIL: Final = Raw(b"\xc0")
-_Plain = None | bool | int | float | str
-"""What engines write in a field that means little here. Nothing nested, which takes many times its bytes."""
-_Hashes = Annotated[list[BlockHash], Meta(max_length=EVENT_BLOCKS_MAX)]
-_TokenIds = Annotated[list[int], Meta(max_length=EVENT_TOKENS_MAX)]
-_Events = Annotated[list[Raw], Meta(max_length=EVENTS_MAX)]
-
-
-class _StoredArray(Struct, tag="BlockStored", array_like=True, gc=False):
-    block_hashes: _Hashes
-    parent_block_hash: BlockHash | None
-    token_ids: _TokenIds
-    block_size: int
-    lora_id: _Plain = None
-    medium: _Plain = None
-    lora_name: Raw = _NIL
-    extra_keys: Raw = _NIL
-    group_idx: _Plain = None
-    kv_cache_spec_kind: _Plain = None
-    metadata: Raw = _NIL
-
-
-class _StoredMap(Struct, tag="BlockStored", gc=False):
-    block_hashes: _Hashes
-    token_ids: _TokenIds
-    block_size: int
-    parent_block_hash: BlockHash | None = None
-    lora_id: _Plain = None
-    medium: _Plain = None
-    lora_name: Raw = _NIL
-    extra_keys: Raw = _NIL
-    group_idx: _Plain = None
-    kv_cache_spec_kind: _Plain = None
-    metadata: Raw = _NIL
-
-
-class _RemovedArray(Struct, tag="BlockRemoved", array_like=True, gc=False):
-    block_hashes: _Hashes
-    medium: _Plain = None
-    group_idx: _Plain = None
-
-
-class _RemovedMap(Struct, tag="BlockRemoved", gc=False):
-    block_hashes: _Hashes
-    medium: _Plain = None
-    group_idx: _Plain = None
-
-
-class _ClearedArray(Struct, tag="AllBlocksCleared", array_like=True, gc=False):
-    pass
-
-
-class _ClearedMap(Struct, tag="AllBlocksCleared", gc=False):
-    pass
-
-
-class _BatchArray(Struct, array_like=True, gc=False):
-    ts: _Plain
-    events: _Events
-    data_parallel_rank: _Plain = None
-
-
-class _BatchMap(Struct, gc=False):
-    events: _Events
-    data_parallel_rank: _Plain = None
-
-
-class _TagArray(Struct, array_like=True, gc=False):
-    type: str
-
-
-class _TagMap(Struct, gc=False):
-    type: str
-
-
 class _Unused(enum.Enum):
     LEFT_OUT = enum.auto()
     MALFORMED = enum.auto()
@@ -163,16 +101,6 @@ class _Unused(enum.Enum):
     """It may have said anything."""
 
 
-_batch_array: Final = msgspec.msgpack.Decoder(_BatchArray)
-_batch_map: Final = msgspec.msgpack.Decoder(_BatchMap)
-_event_array: Final = msgspec.msgpack.Decoder(_StoredArray | _RemovedArray | _ClearedArray)
-_event_map: Final = msgspec.msgpack.Decoder(_StoredMap | _RemovedMap | _ClearedMap)
-_tag_array: Final = msgspec.msgpack.Decoder(_TagArray)
-_tag_map: Final = msgspec.msgpack.Decoder(_TagMap)
-_text: Final = msgspec.msgpack.Decoder(str)
-_keys: Final = msgspec.msgpack.Decoder(Annotated[list[Raw], Meta(max_length=EVENT_BLOCKS_MAX)])
-_EMPTY: Final = frozenset({b"\xc0", b"\xc2", b"\x00", b"\xa0", b"\x80", b"\x90"})
-"""Nothing, as MessagePack writes it: nil, false, 0, and what has no entries."""
 _TYPES: Final = frozenset({"BlockStored", "BlockRemoved", "AllBlocksCleared"})
 _BROKEN: Final = (msgspec.MsgspecError, RecursionError, ValueError, TypeError)
 _MAPS: Final = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})
@@ -195,20 +123,21 @@ def batch_of(payload: bytes) -> Batch | None:
 def batch_in_slices(payload: bytes) -> Generator[None, None, Batch | None]:
     """The same, which lets others go on after each `READ_AT_ONCE_BYTES`."""
     try:
-        decoder = _batch_map if payload[:1] and payload[0] in _MAPS else _batch_array
+        decoder = BATCH_MAP if payload[:1] and payload[0] in _MAPS else BATCH_ARRAY
         batch = decoder.decode(payload)
     except _BROKEN:
         return None
     rank = batch.data_parallel_rank
     events: list[Event] = []
-    left_out = malformed = blocks = bytes_read = 0
+    left_out = malformed = blocks = tokens = bytes_read = 0
     doubtful = False
     for raw in batch.events:
-        bytes_read += len(memoryview(raw))
+        view = memoryview(raw)
+        bytes_read += len(view)
         if bytes_read > READ_AT_ONCE_BYTES:
             bytes_read = 0
             yield
-        match _event_of(raw):
+        match _event_of(raw, is_map=view[0] in _MAPS):
             case _Unused.LEFT_OUT:
                 left_out += 1
             case _Unused.MALFORMED:
@@ -221,26 +150,26 @@ def batch_in_slices(payload: bytes) -> Generator[None, None, Batch | None]:
                     events.append(event)
             case event:
                 blocks += len(event.hashes)
-                if blocks > BATCH_BLOCKS_MAX:
+                tokens += len(event.token_ids) if isinstance(event, StoredBlocks) else 0
+                if blocks > BATCH_BLOCKS_MAX or tokens > BATCH_TOKENS_MAX:
                     return None
                 events.append(event)
     return Batch(_index(rank), events, left_out, malformed, doubtful)
 
 
-def _event_of(raw: Raw) -> "Event | _Unused":
-    is_map = memoryview(raw)[0] in _MAPS
+def _event_of(raw: Raw, *, is_map: bool) -> "Event | _Unused":
     try:
-        read = (_event_map if is_map else _event_array).decode(raw)
+        read = (EVENT_MAP if is_map else EVENT_ARRAY).decode(raw)
     except _BROKEN:
         return _unused(raw, is_map=is_map)
-    if isinstance(read, _ClearedArray | _ClearedMap):
+    if isinstance(read, ClearedArray | ClearedMap):
         return Cleared()
     if not _are_sound(read.block_hashes):
-        return _Unused.MALFORMED if isinstance(read, _StoredArray | _StoredMap) else _Unused.DOUBTFUL
+        return _Unused.MALFORMED if isinstance(read, StoredArray | StoredMap) else _Unused.DOUBTFUL
     if not _is_on_gpu(read.medium):
         return _Unused.LEFT_OUT
     group = _index(read.group_idx)
-    if isinstance(read, _RemovedArray | _RemovedMap):
+    if isinstance(read, RemovedArray | RemovedMap):
         return RemovedBlocks(read.block_hashes, group)
     kind = read.kv_cache_spec_kind
     if isinstance(kind, str) and not any(word in kind for word in _WHOLE_PREFIX):
@@ -262,7 +191,7 @@ def _event_of(raw: Raw) -> "Event | _Unused":
 
 def _unused(raw: Raw, *, is_map: bool) -> "_Unused":
     try:
-        of_type = (_tag_map if is_map else _tag_array).decode(raw).type
+        of_type = (TAG_MAP if is_map else TAG_ARRAY).decode(raw).type
     except _BROKEN:
         return _Unused.DOUBTFUL
     if of_type == "BlockStored":
@@ -277,13 +206,13 @@ def _index(value: object) -> int:
 def _name(raw: Raw) -> str:
     """Empty where it is none."""
     try:
-        return "" if raw is _NIL or _is_nothing(raw) else _text.decode(raw)
+        return "" if raw is NIL or _is_nothing(raw) else TEXT.decode(raw)
     except _BROKEN:
         return ""
 
 
 def _is_nothing(raw: Raw) -> bool:
-    return raw is _NIL or bytes(raw) in _EMPTY
+    return raw is NIL or bytes(raw) in EMPTY
 
 
 def _are_sound(hashes: list[BlockHash]) -> bool:
@@ -294,15 +223,15 @@ def _is_on_gpu(medium: object) -> bool:
     return medium is None or (isinstance(medium, str) and medium.upper() == "GPU")
 
 
-def _comparable(stored: _StoredArray | _StoredMap, adapter: str, count: int) -> int:
+def _comparable(stored: StoredArray | StoredMap, adapter: str, count: int) -> int:
     """How many of the first blocks depend on tokens and the adapter only, as far as is told."""
     unnamed = stored.lora_id is not None and not adapter  # older engines tell a number that means nothing outside
     if unnamed or not _is_nothing(stored.metadata) or not (adapter or _is_nothing(stored.lora_name)):
         return 0
-    if stored.extra_keys is _NIL or bytes(stored.extra_keys) == bytes(_NIL):
+    if stored.extra_keys is NIL or bytes(stored.extra_keys) == b"\xc0":
         return count
     try:
-        keys = _keys.decode(stored.extra_keys)
+        keys = KEYS.decode(stored.extra_keys)
     except _BROKEN:
         return 0
     alone = msgspec.msgpack.encode([adapter]) if adapter else b""

@@ -13,6 +13,10 @@ from extproc.agent.kv.watch import KvReport, KvWatch
 
 TELL_INTERVAL_S: Final = 60.0
 """It is logged so often at most that what the engine has is known, or is not known any more."""
+SILENCE_S: Final = 60.0
+"""An engine that has computed prompts for so long without a message does not publish, or elsewhere."""
+
+NOT_KNOWN: Final = "messages were missed, or came before the agent did"
 
 log: structlog.typing.FilteringBoundLogger = structlog.get_logger("agent")
 
@@ -29,6 +33,8 @@ class KvFeed:
         self._known_told: bool | None = None
         self._told_s = float("-inf")
         self._once_told: set[str] = set()
+        self._first_tokens: int | None = None
+        self._works_since_s: float | None = None
 
     async def __aenter__(self) -> Self:
         clock = asyncio.get_running_loop().time
@@ -43,8 +49,14 @@ class KvFeed:
         await asyncio.gather(self._hearing, return_exceptions=True)
         self._context.destroy(linger=0)
 
-    def report(self, boot_id: str) -> KvReport:
-        """What changed since the report before, at a node of this boot."""
+    def blocks_known(self) -> int | str:
+        """How many blocks the engine is known to have in its cache, or why that is not known."""
+        if not self.watch.counts.batches:
+            return f"no message came from {self._config.endpoint}"
+        return len(self.watch.blocks) if self.watch.known else NOT_KNOWN
+
+    def report(self, boot_id: str, first_tokens_total: int | None = None) -> KvReport:
+        """What changed since the report before, at a node of this boot, which has answered so many prompts."""
         now_s = asyncio.get_running_loop().time()
         if self._hearing.done():
             self._hearing.result()  # it does not end by itself, except by an error of ours
@@ -53,6 +65,7 @@ class KvFeed:
         self._boot_id = boot_id
         report = self.watch.report(self._node_id, boot_id)
         self._tell(report.known, now_s)
+        self._tell_silence(first_tokens_total, now_s)
         return report
 
     def _tell(self, known: bool, now_s: float) -> None:
@@ -63,14 +76,26 @@ class KvFeed:
             if known:
                 self._log.info("KV events: it is known what the engine has in its cache", **heard)
             else:
-                why = "messages were missed, or came before the agent did"
-                self._log.warning("KV events: it is not known what the engine has in its cache", reason=why, **heard)
+                what = "KV events: it is not known what the engine has in its cache"
+                self._log.warning(what, reason=NOT_KNOWN, **heard)
         self._once(counts.malformed + blocks.malformed, "KV events: some are malformed")
         self._once(
             blocks.orphans,
             "KV events: blocks are left out that depend on more than tokens, and those behind unknown ones",
         )
         self._once(blocks.dropped, "KV events: more blocks than blocks_max, the oldest are left out")
+
+    def _tell_silence(self, first_tokens_total: int | None, now_s: float) -> None:
+        if self.watch.counts.batches or first_tokens_total is None:
+            return
+        if self._works_since_s is None and self._first_tokens not in (None, first_tokens_total):
+            self._works_since_s = now_s
+        self._first_tokens = first_tokens_total
+        if self._works_since_s is not None and now_s - self._works_since_s >= SILENCE_S:
+            what = "KV events: no message, though the engine computes prompts: does it publish there?"
+            if what not in self._once_told:
+                self._once_told.add(what)
+                self._log.warning(what, endpoint=self._config.endpoint)
 
     def _once(self, count: int, what: str) -> None:
         if count and what not in self._once_told:

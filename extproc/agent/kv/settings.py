@@ -5,6 +5,8 @@ from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from extproc.address import TcpAddress
+
 RANKS_MAX: Final = 64
 PORT_MAX: Final = 65_535
 
@@ -21,6 +23,11 @@ def _endpoint(value: str) -> str:
 
 
 Endpoint = Annotated[str, AfterValidator(_endpoint)]
+
+
+def _is_local(endpoint: str) -> bool:
+    tcp = _TCP.fullmatch(endpoint)
+    return tcp is None or TcpAddress(tcp[1].strip("[]"), int(tcp[2])).is_local
 
 
 def at_rank(endpoint: str, rank: int) -> str:
@@ -49,6 +56,10 @@ class KvEventsConfig(BaseModel):
     message_bytes_max: int = Field(8 * 1024 * 1024, ge=1024, le=1024**3)
     """Longest message that is read."""
 
+    insecure: bool = False
+    """Whether the endpoints may be ones that other machines reach, or are at. ZeroMQ keeps a message until it is whole,
+    however long it gets: whoever can publish, or take the publisher's place, can take all of the agent's memory."""
+
     @model_validator(mode="after")
     def _ranks_have_ports(self) -> Self:
         for endpoint in (self.endpoint, self.replay):
@@ -60,5 +71,9 @@ class KvEventsConfig(BaseModel):
         for endpoint, listens in ((self.endpoint, self.bind), (self.replay, False)):
             if endpoint is not None and endpoint.startswith("tcp://*") and not listens:
                 msg = "a host that can be connected to, or bind: true, instead of *"
+                raise ValueError(msg)
+            if endpoint is not None and not _is_local(endpoint) and not self.insecure:
+                msg = f"a loopback address or ipc://path instead of {endpoint}, where a publisher can take all memory; "
+                msg += "or insecure: true"
                 raise ValueError(msg)
         return self

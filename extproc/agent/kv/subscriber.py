@@ -14,6 +14,7 @@ import structlog
 import zmq
 import zmq.asyncio
 
+from extproc.agent.kv.pace import Pace
 from extproc.agent.kv.settings import KvEventsConfig, at_rank
 from extproc.agent.kv.watch import KvWatch
 
@@ -31,6 +32,7 @@ RECONNECT_MS: Final = 100
 RECONNECT_MS_MAX: Final = 2000
 _NUMBER_BYTES: Final = 8
 _END: Final = b"\xff" * _NUMBER_BYTES
+_OVER: Final = object()
 
 Message = tuple[int, bytes]
 Socket = zmq.asyncio.Socket
@@ -50,6 +52,7 @@ class KvSubscriber:
         self._watch = watch
         self._clock = clock
         self._log = log
+        self._pace = Pace(clock)
 
     async def run(self, context: zmq.asyncio.Context) -> None:
         """Hear them."""
@@ -97,15 +100,26 @@ class KvSubscriber:
         if self._config.replay is not None:
             await self._hear_again(context, rank, 0, 1)
         while True:
-            message = _message_of(await socket.recv_multipart())
+            frames = await socket.recv_multipart()  # lets nobody else go on where one is ready
+            message = _message_of(frames)
             if message is None:
                 self._watch.counts.malformed += 1
+                self._pace.took(await self._pace.turn())
                 continue
             number, payload = message
             missing = self._watch.missing_before(rank, number)
             if missing is not None and self._config.replay is not None:
                 await self._hear_again(context, rank, missing, number)
-            self._watch.heard(rank, number, payload, self._clock())
+            await self._take(rank, number, payload)
+
+    async def _take(self, rank: int, number: int, payload: bytes, before: int | None = None) -> None:
+        """One message, while others have their turn."""
+        with contextlib.closing(self._watch.hear_in_slices(rank, number, payload, self._clock(), before)) as slices:
+            going_on = True
+            while going_on:
+                since_s = await self._pace.turn()
+                going_on = next(slices, _OVER) is not _OVER
+                self._pace.took(since_s)
 
     async def _hear_again(self, context: zmq.asyncio.Context, rank: int, first: int, before: int) -> None:
         """Take all from this number on that the engine sends again, in `REPLAY_S` at most."""
@@ -116,7 +130,9 @@ class KvSubscriber:
                 await socket.send_multipart([b"", first.to_bytes(_NUMBER_BYTES, "big")])
                 while (frames := await socket.recv_multipart())[-2:-1] != [_END]:
                     if (message := _message_of(frames)) is not None:
-                        self._watch.heard(rank, *message, self._clock(), before)
+                        await self._take(rank, *message, before)
+                    else:
+                        self._pace.took(await self._pace.turn())
             self._watch.all_heard_again(rank)
 
     @contextlib.contextmanager

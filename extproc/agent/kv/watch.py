@@ -6,13 +6,13 @@ publisher's cache. It is known again when the engine has emptied its cache, bega
 Until then nothing is told, and routers go by their own estimate, which is better than half of the truth.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 from extproc.agent.kv.blocks import EngineBlocks
-from extproc.agent.kv.events import Batch, Cleared, batch_of
+from extproc.agent.kv.events import Batch, Cleared, batch_in_slices
 
 ANEW_APART_S: Final = 60.0
 """An engine that began anew is noticed by its messages and by its metrics, within this time of each other."""
@@ -51,6 +51,8 @@ class _Order:
     """Whether all that it has was told."""
     again: tuple[int, int] = (0, -1)
     """Numbers, the first and the last, that were sent again and may yet come by the usual way."""
+    begun: int = 0
+    """How often its engine began anew."""
     anew_s: float | None = None
     """When its numbers began anew, as long as nothing else has told that the engine did."""
 
@@ -84,7 +86,7 @@ class KvWatch:
     @property
     def known(self) -> bool:
         """Whether it is known what the engine has."""
-        return all(order.known for order in self._orders)
+        return self.blocks.settled and all(order.known for order in self._orders)
 
     def missing_before(self, publisher: int, sequence: int) -> int | None:
         """The first of the messages that are missing before this one, which may be sent again; `None`: none is."""
@@ -96,6 +98,16 @@ class KvWatch:
 
     def heard(self, publisher: int, sequence: int, payload: bytes, now_s: float, before: int | None = None) -> None:
         """Take a message. `before`: it was sent again, since this one came too early."""
+        for _ in self.hear_in_slices(publisher, sequence, payload, now_s, before):
+            pass
+
+    def hear_in_slices(
+        self, publisher: int, sequence: int, payload: bytes, now_s: float, before: int | None = None
+    ) -> Generator[None, None, None]:
+        """The same, which lets others go on after each few milliseconds: all but messages of the same publisher.
+
+        Who closes it before its end has lost a part of the message, and what was known with it.
+        """
         order = self._orders[publisher]
         if order.is_old(sequence):
             return
@@ -110,19 +122,30 @@ class KvWatch:
         order.expected = sequence + 1
         if before is not None:
             order.again = (before, sequence)
-        batch = batch_of(payload)
         self.counts.batches += 1
-        if batch is None:
-            self.counts.malformed += 1
-            self._doubt(publisher)
-            return
-        self.counts.events += len(batch.events)
-        self.counts.left_out += batch.left_out
-        self.counts.malformed += batch.malformed
-        if batch.doubtful:
-            self._doubt(publisher)
-        else:
-            self._take(publisher, batch)
+        begun = order.begun
+        try:
+            batch = yield from batch_in_slices(payload)
+            if order.begun != begun:
+                return  # the engine began anew meanwhile, and this is of before
+            if batch is None:
+                self.counts.malformed += 1
+                self._doubt(publisher)
+                return
+            self.counts.events += len(batch.events)
+            self.counts.left_out += batch.left_out
+            self.counts.malformed += batch.malformed
+            if batch.doubtful:
+                self._doubt(publisher)
+                return
+            for _ in self._take(publisher, batch):
+                yield
+                if order.begun != begun:
+                    return
+        except GeneratorExit:
+            if order.begun == begun:
+                self._doubt(publisher)
+            raise
 
     def all_heard_again(self, publisher: int) -> None:
         """It has sent again all that there is: if that was nothing, it has said nothing yet."""
@@ -144,6 +167,7 @@ class KvWatch:
     def _begin(self, publisher: int) -> None:
         order = self._orders[publisher]
         self.blocks.clear(publisher)
+        order.begun += 1
         order.expected, order.known, order.again = 0, True, (0, -1)
 
     def _doubt(self, publisher: int) -> None:
@@ -151,7 +175,7 @@ class KvWatch:
         self.blocks.clear(publisher)
         self._orders[publisher].known = False
 
-    def _take(self, publisher: int, batch: Batch) -> None:
+    def _take(self, publisher: int, batch: Batch) -> Iterator[None]:
         order = self._orders[publisher]
         if not order.known:
             clearings = [place for place, event in enumerate(batch.events) if isinstance(event, Cleared)]
@@ -159,4 +183,4 @@ class KvWatch:
                 return
             order.known = True
             batch = Batch(batch.rank, batch.events[clearings[-1] :], 0, 0)
-        self.blocks.take(publisher, batch)
+        yield from self.blocks.take_in_slices(publisher, batch)
