@@ -290,14 +290,3 @@ def test_help_loads_none_of_the_heavy_libraries() -> None:
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
     assert printed == "[]\n"
-
-
-def test_check_tries_the_files_of_ports(tmp_path: Path) -> None:
-    path = tmp_path / "extproc.yaml"
-    path.write_text("listen: {tls: {agents: {certificate: nowhere.pem, key: nowhere.key}}}")
-    found = run("check", str(path))
-    assert found.exit_code == 1
-    assert [line.partition(":")[0] for line in found.stderr.splitlines()] == [
-        "listen.tls.agents.certificate",
-        "listen.tls.agents.key",
-    ]

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from cryptography.hazmat.primitives import serialization
 
+from extproc import cli
 from extproc.config import Config, Listen, parse, read
 from extproc.peers.ports import PORTS, faults_of
 from extproc.peers.reloaded import FILE_BYTES_MAX
@@ -184,3 +186,14 @@ def test_the_example_of_the_page_is_a_configuration(tmp_path: Path) -> None:
     assert config.listen.tls.extproc is not None
     assert config.listen.tls.agents is not None
     assert config.listen.agent_tokens == tmp_path / "agent-tokens"
+
+
+def test_check_tries_the_files_of_ports(tmp_path: Path) -> None:
+    path = tmp_path / "extproc.yaml"
+    path.write_text("listen: {tls: {agents: {certificate: nowhere.pem, key: nowhere.key}}}")
+    found = CliRunner().invoke(cli.main, ["check", str(path)])
+    assert found.exit_code == 1
+    assert [line.partition(":")[0] for line in found.stderr.splitlines()] == [
+        "listen.tls.agents.certificate",
+        "listen.tls.agents.key",
+    ]

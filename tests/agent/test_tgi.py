@@ -1,7 +1,5 @@
 """Text Generation Inference's adapter: a queue and a batch, steps, and two pages that tell the model."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +11,6 @@ from extproc.agent.engines.reading import FIRST_LOOK, NOT_TOLD, QUIET, EngineRea
 from extproc.core.snapshot import ServedModel
 from tests.agent.anypages import assert_sane, pages
 
-PUBLIC = Path(__file__).parents[3] / "shared" / "samples" / "public"
 INFO = '{"model_id": "m", "max_concurrent_requests": 128, "max_input_tokens": 4095, "max_total_tokens": 4096}'
 MODELS = '{"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "m"}]}'
 
@@ -156,9 +153,3 @@ def test_whatever_a_page_shows_every_signal_is_sane_or_absent(looks: list[str], 
         assert_sane(engine(text))
         assert_sane(engine(page(batch=1) + text))
     tgi.models_of(info, None)
-
-
-@pytest.mark.skipif(not PUBLIC.is_dir(), reason="public samples are not kept with the project")
-def test_public_samples_are_read() -> None:
-    reading = Engine()((PUBLIC / "tgi_names.prom").read_text())
-    assert (reading.requests_running, reading.requests_waiting) == (7, 3)
