@@ -36,3 +36,12 @@ def _logs_as_they_were() -> Iterator[None]:
     """A command that runs in the tests' process configures the logs of all that come after."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(scope="module")
+def capacities_kept() -> Iterator[None]:
+    """See `tests.capacities`."""
+    from tests import capacities
+
+    with capacities.kept():
+        yield

@@ -123,5 +123,13 @@ class _ForkServer:
         return self._asking
 
 
+_OURS = {"TOKENIZERS_PARALLELISM": "false", "FASTOKENS_BPE_THREADS": "1", "GRPC_VERBOSITY": "ERROR"}.items()
+"""What extproc itself sets as it is imported or begins: the same in each process, whenever that is."""
+
+
 def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("PYTEST_") and (name, value) not in _OURS
+    }

@@ -30,6 +30,8 @@ from extproc.sim.comparison import Comparison, Contender, compare, contender
 from extproc.sim.fleetplan import FailureKind
 from extproc.sim.measures import Measures
 
+pytestmark = pytest.mark.usefixtures("capacities_kept")
+
 TWO = tuple(SETTINGS[name] for name in ("conv", "heavy"))
 SMALL = Scope(TWO, seeds=2, requests=50)
 

@@ -10,6 +10,8 @@ from click.testing import CliRunner, Result
 from extproc import cli
 from extproc.sim.compared import Row
 
+pytestmark = pytest.mark.usefixtures("capacities_kept")
+
 SMALL = ("simulate", "--trace", "generated:conv", "--nodes", "2", "--requests", "40", "--jobs", "1")
 
 

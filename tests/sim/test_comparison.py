@@ -12,6 +12,7 @@ from extproc.sim.steptime import StepCost
 from extproc.sim.traces import Arrival
 from tests.sim.fleets import fleet
 
+pytestmark = pytest.mark.usefixtures("capacities_kept")
 KNOWN = ", ".join([*sorted(STRATEGIES), "reference"])
 
 
