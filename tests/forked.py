@@ -69,7 +69,8 @@ class Forked(asyncio.Protocol):
 def forking() -> Iterator[None]:
     """Within it, children that are `extproc serve`, `agent` or `emulate` are forked; the first starts the fork server.
 
-    Not in a changed environment: a library may have read it when it was imported. And on Linux only.
+    Not in a changed environment: a library may have read it when it was imported. So a test that wants a process of its
+    own changes it. And on Linux only.
     """
     if sys.platform != "linux":
         yield

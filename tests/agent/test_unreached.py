@@ -175,6 +175,7 @@ async def test_who_leaves_while_a_connection_fails_ends_well() -> None:
 async def test_grpc_writes_lines_of_its_own_only_where_it_is_told_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verbosity: str | None
 ) -> None:
+    monkeypatch.setenv("TESTS_BEGIN_ANEW", "1")  # forks have gRPC from a process that told it already
     monkeypatch.delenv("GRPC_VERBOSITY", raising=False)
     if verbosity is not None:
         monkeypatch.setenv("GRPC_VERBOSITY", verbosity)

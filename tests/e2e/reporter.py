@@ -1,6 +1,8 @@
 """An agent whose words a test chooses."""
 
+import asyncio
 import uuid
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -24,10 +26,12 @@ class Reporter:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if not self._stream.done():  # else the router has ended
-            for node_id in sorted(self._node_ids):
-                await self.leave(node_id)
-            await self._stream.done_writing()
+        # A router that has ended, this moment perhaps, hears no goodbye.
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            if not self._stream.done():
+                for node_id in sorted(self._node_ids):
+                    await self.leave(node_id)
+                await self._stream.done_writing()
         await self._channel.close()
 
     async def report(self, node_id: str, host: TcpAddress, *, model: str = "demo", **fields: Any) -> None:
