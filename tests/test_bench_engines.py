@@ -264,8 +264,7 @@ async def test_a_tiny_comparison_of_two_engines_loses_nothing_and_leaves_its_fig
     assert [one.variant for one in found.runs] == ["least-added-delay", "ROUND_ROBIN"]
     assert [one.measures.failed for one in found.runs] == [0, 0]
     assert found.runs[1].measures.node_shares == {"node-1": 0.5, "node-2": 0.5}
-    # The system counts hundredths of a second, and ten requests may cost a node less.
-    assert all(one.cores["machine"] > 0 and one.cores["node-1"] >= 0 for one in found.runs)
+    assert all(one.cores["machine"] > 0 <= one.cores["node-1"] for one in found.runs), "a node may take under 10 ms"
     kept: dict[str, Any] = json.loads((tmp_path / "figures.json").read_text())
     assert [one["measures"]["requests"] for one in kept["runs"]] == [10, 10]
     assert (tmp_path / "tables.md").read_text().count("| least-added-delay |") == 3

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from bench.strategies import checks, document, running, spread
+from bench.strategies import checks, running, spread
 from bench.strategies.__main__ import main
 from bench.strategies.cases import (
     CONTENDERS,
@@ -21,7 +21,7 @@ from bench.strategies.cases import (
     at_hand,
     source,
 )
-from bench.strategies.document import BEGIN, END, PARTS, placed
+from bench.strategies.document import BEGIN, END, PARTS
 from bench.strategies.running import FAILING_PLACE, Figures, failing
 from bench.strategies.spread import NGOOD, SLOWDOWN, Spread
 from extproc.core.settings import Fault
@@ -239,30 +239,6 @@ def test_tables_and_sentences_go_without_what_is_not_known() -> None:
         part.grids(scope, {})
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("", f"{BEGIN}\nnew\n{END}\n"),
-        (f"a\n{BEGIN}\nold\n{END}\nb\n", f"a\n{BEGIN}\nnew\n{END}\nb\n"),
-        (f"a{BEGIN}{END}", f"a{BEGIN}\nnew\n{END}"),
-        ("no marks", None),
-        (f"{BEGIN} alone", None),
-        (f"{END} first {BEGIN}", None),
-        (f"{BEGIN}{BEGIN}{END}", None),
-        (f"{BEGIN}{END}{END}", None),
-    ],
-)
-def test_the_text_goes_between_the_marks_and_nowhere_else(before: str, after: str | None) -> None:
-    assert placed(before, "new") == after
-
-
-def test_a_document_says_what_was_run_and_what_was_not() -> None:
-    text = document.written(["failing"], Scope(at_hand(None), seeds=3), {})
-    assert "3 seeds" in text
-    assert "Without azure; mooncake; mooncake, unequal" in text
-    assert "8000 (conv; code; mix; agents; chats); 6000 (heavy; heavy, unequal)" in text
-
-
 def test_a_tiny_comparison_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.strategies.__main__.at_hand", lambda _: TWO)
     results, kept = tmp_path / "results.md", tmp_path / "figures.json"
@@ -278,14 +254,6 @@ def test_a_tiny_comparison_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     again = CliRunner().invoke(main, [*arguments, "--from", str(kept), "--markdown", str(results)])
     assert "0 runs, 40 known" in again.output
     assert results.read_text() == written
-
-
-def test_folded_tables_have_their_title_once_and_whole() -> None:
-    text = document.written(["workloads"], SMALL, {})
-    assert text.count("<details><summary>") == text.count("</details>") == 4
-    assert "<details><summary>slowdown at 60 % load</summary>\n\n|  | conv | heavy | mean |\n" in text
-    assert text.count("slowdown at 60 % load") == 1
-    assert "**ngood at 75 % load**\n\n|  | conv | heavy | mean |\n" in text
 
 
 def test_unsound_files_are_told_before_anything_runs(tmp_path: Path) -> None:
