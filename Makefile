@@ -56,7 +56,8 @@ real-vllm: tokenizers
 
 proto: .venv/test
 	$(BIN)/python -m grpc_tools.protoc --proto_path=proto --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
-	  --python_out=. --grpc_python_out=. --mypy_out=. proto/extproc/pb/nodes.proto proto/extproc/pb/externalscaler.proto
+	  --python_out=. --grpc_python_out=. --mypy_out=. \
+	  proto/extproc/pb/nodes.proto proto/extproc/pb/externalscaler.proto proto/extproc/pb/exchange.proto
 
 # Envoy's configurations out of their descriptions; a test proves them fresh.
 envoy: .venv/test

@@ -20,6 +20,7 @@ from pydantic import (
 
 from extproc import nodehosts, yamlfile
 from extproc.address import Address, TcpAddress
+from extproc.bus.settings import NatsSettings
 from extproc.core.policy import PolicyName, RoutingPolicy
 from extproc.core.settings import BalancerSettings, Fault, faults_of, shown
 from extproc.nearkeys import with_near_keys
@@ -124,6 +125,7 @@ class JournalSettings(BaseModel):
     """So many are kept, with the one that is written; the oldest goes first."""
 
 
+WORKERS_MAX = 16
 LOOPBACK_NETWORKS: Networks = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
 PRIVATE_NETWORKS: Networks = (
     IPv4Network("10.0.0.0/8"),
@@ -154,6 +156,16 @@ class Config(BalancerSettings):
     policies_strict: bool = False
     """Whether requests are answered 500 whose route names a policy that cannot be used, instead of the default's."""
     limits: ServeLimits = ServeLimits()
+    nats: NatsSettings | None = None
+    """Where routers and agents of a fleet meet; needs the extra `nats`. `None`: agents push to each router, and routers
+    know of each other's requests by reports alone."""
+    prefix_secret: FilePath | None = None
+    """A file whose bytes key the hashes of prompts that routers tell each other: the same bytes at every router of the
+    fleet. `None`: the fleet's name keys them, so that who listens on the bus can tell whether a prompt that he knows
+    was sent. Without `nats` nothing is told, and chance keys them."""
+    workers: int = Field(1, ge=1, le=WORKERS_MAX)
+    """Processes, each a full router with its own port for Envoy: that of `listen.extproc`, and for each further one the
+    port 10 higher, or the path with `.1`, `.2` and so on."""
     tokens: TokenSettings = TokenSettings()
     journal: JournalSettings = JournalSettings()
     drain_s: float = Field(10.0, ge=0, le=600)

@@ -18,7 +18,7 @@ from msgspec import structs
 
 from extproc.core.admission import WAITABLE
 from extproc.core.admissionqueue import Lane, Waiting
-from extproc.core.balancerstate import BalancerState
+from extproc.core.balancerpeers import BalancerPeers
 from extproc.core.chooser import Found
 from extproc.core.decided import Turn, decision_of, serve, uninspected
 from extproc.core.decision import OBSERVED, Chosen, Decision, Outcome, Queued, Refused
@@ -34,7 +34,7 @@ ADMITTED_AT_ONCE_MAX = 16
 """Of those who wait, so many go in one call: each takes a decision, and others shall come between."""
 
 
-class Balancer(BalancerState):
+class Balancer(BalancerPeers):
     """Decides where requests go. One object, one thread."""
 
     def observe(self, event: NodeEvent, now_s: float) -> Observation:
@@ -267,10 +267,6 @@ class Balancer(BalancerState):
     def _kept(self, decision: Decision) -> Decision:
         self._decisions.append(decision)
         return decision
-
-    def _may_have_room(self) -> None:
-        if self._admission.queue:
-            self.on_room()
 
     def _forget(self, node_id: str) -> None:
         self._forecast.forget(node_id)

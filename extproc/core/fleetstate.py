@@ -17,10 +17,12 @@ from extproc.core.ledger import Ledger
 from extproc.core.loads import idle, pending_prefills, unchanged
 from extproc.core.nodeledger import Reservation, Sample
 from extproc.core.outcome import Answered, Ending
+from extproc.core.peers import NO_PEER_LOAD, Peers, with_peers
 from extproc.core.promptcaches import Cached, PromptCaches
 from extproc.core.request import InferenceRequest
 from extproc.core.room import blocks_taken, may_hold
 from extproc.core.settings import BalancerSettings
+from extproc.core.sharing import Sharing
 from extproc.core.snapshot import (
     ROUND_TRIP_S_MAX,
     Applied,
@@ -54,8 +56,10 @@ class FleetState:
         self.answers = AnswerLengths(settings.rates.output_tokens)
         self.caches = PromptCaches(settings.prefix)
         self.ejections = Ejections(settings.ejection)
+        self.peers = Peers(settings.exchange)
+        self.sharing = Sharing(settings.exchange)
         for node in settings.static_nodes:
-            self._renew(node.node_id)
+            self.renew(node.node_id)
 
     def observe(self, event: NodeEvent, now_s: float) -> Observation:
         """Take what an agent said. What the table ignores or refuses changes nothing."""
@@ -108,7 +112,7 @@ class FleetState:
         if may_hold(view, request):
             self.caches.begun(request, node_id)
         self.ejections.chosen(node_id, request.request_id, now_s)
-        self._renew(node_id)
+        self.renew(node_id)
 
     def recount(self, request: InferenceRequest) -> None:
         """See `Balancer.recount`."""
@@ -124,7 +128,7 @@ class FleetState:
                 self.caches.begun(request, reservation.node_id)
             uncached = request.uncached_tokens(cached, trust)
             self.ledger.resize(request.request_id, blocks_taken(view, request, uncached), uncached, told_tokens)
-            self._renew(reservation.node_id)
+            self.renew(reservation.node_id)
 
     def first_token(self, request_id: str, now_s: float) -> None:
         """See `Balancer.first_token`."""
@@ -132,7 +136,7 @@ class FleetState:
         if reservation is not None:
             self._computed(reservation, now_s)
             self.ejections.answered(reservation.node_id, request_id, Ending.SERVED, now_s, members=len(self.table))
-            self._renew(reservation.node_id)
+            self.renew(reservation.node_id)
 
     def served(self, request_id: str, host: str, now_s: float) -> bool:
         """See `Balancer.served`; whether that changes anything. It keeps its tokens, whatever that node has."""
@@ -146,15 +150,15 @@ class FleetState:
         self.caches.sent(view.snapshot, before.prompt_blocks)
         self.caches.moved(request_id, node_id)
         self.ejections.moved(before.node_id, node_id, request_id, now_s)
-        self._renew(before.node_id)
-        self._renew(node_id)
+        self.renew(before.node_id)
+        self.renew(node_id)
         return True
 
     def leave(self, request_id: str, now_s: float) -> None:
         """See `Balancer.leave`."""
         reservation = self.ledger.leave(request_id, now_s)
         if reservation is not None:
-            self._renew(reservation.node_id)
+            self.renew(reservation.node_id)
 
     def finish(self, request_id: str, now_s: float) -> None:
         """See `Balancer.finish`."""
@@ -166,7 +170,7 @@ class FleetState:
             self.caches.ended(request_id, computed=False)
             self.learned.expected_hits(reservation.node_id, reservation.cached_tokens, reservation.told_tokens)
             self.ejections.finished(reservation.node_id, request_id, now_s)
-            self._renew(reservation.node_id)
+            self.renew(reservation.node_id)
 
     def answered(self, answered: Answered, now_s: float) -> None:
         """See `Balancer.answered`; its end is told by `finish` besides."""
@@ -189,7 +193,9 @@ class FleetState:
     def tick(self, now_s: float) -> list[str]:
         """Forget nodes without a word for too long; their ids."""
         for node_id in self.ledger.purge(now_s - self._settings.left_max_s):
-            self._renew(node_id)
+            self.renew(node_id)
+        for node_id in self.peers.expire(now_s):
+            self.renew(node_id)
         self.caches.settle()
         gone = self.table.prune(now_s)
         for node_id in gone:
@@ -204,7 +210,7 @@ class FleetState:
         """Static nodes that are members again; call it after `tick`."""
         back = self.table.bring_back(now_s)
         for view in back:
-            self._renew(view.snapshot.node_id)
+            self.renew(view.snapshot.node_id)
         return back
 
     def take_lost(self) -> list[str]:
@@ -213,6 +219,17 @@ class FleetState:
         for request_id in lost:
             self.caches.ended(request_id, computed=False)
         return lost
+
+    def renew(self, node_id: str) -> None:
+        """Show a node as it is now, after something of it has changed."""
+        learned, own = self.learned.of(node_id), self.ledger.load(node_id)
+        if self.peers:
+            theirs = self.peers.load(node_id, self.ledger.seen_until_s(node_id))
+            if theirs is not NO_PEER_LOAD:
+                ours = self.ledger.share(node_id, theirs.at_s)
+                own = with_peers(own, ours, theirs, self.ledger.pending_prefills(node_id), learned)
+        self.table.renew(node_id, own, learned)
+        self.sharing.changed(node_id)
 
     def views(self) -> Collection[NodeView]:
         """Every member; do not hold it over another call."""
@@ -270,10 +287,7 @@ class FleetState:
             self.learned.prefill_tokens_per_s,
         )
         self.ledger.sampled(node_id, sample)
-        self.table.renew(node_id, self.ledger.load(node_id), learned)
-
-    def _renew(self, node_id: str) -> None:
-        self.table.renew(node_id, self.ledger.load(node_id), self.learned.of(node_id))
+        self.renew(node_id)
 
     def _take_over(self, static_id: str, snapshot: Snapshot) -> None:
         """What was sent to a static node is at the same node by the name that its agent gives it."""
@@ -288,13 +302,12 @@ class FleetState:
         streams of a real restart end by themselves.
         """
         self.caches.forget(node_id)
+        self.peers.forget(node_id)
         if was_ready_s >= BOOT_S_MIN:
             self.ledger.restarted(node_id)
             self.learned.forget(node_id)
             self.ejections.forget(node_id)
 
     def _forget(self, node_id: str) -> None:
-        self.ledger.forget(node_id)
-        self.learned.forget(node_id)
-        self.caches.forget(node_id)
-        self.ejections.forget(node_id)
+        for one in (self.ledger, self.learned, self.caches, self.ejections, self.peers):
+            one.forget(node_id)

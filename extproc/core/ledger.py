@@ -23,9 +23,13 @@ earlier requests the newest are the ones that a sample still calls pending. With
 equals counting for oneself; where ends are lost, or others send too, each sample heals it.
 """
 
+from collections.abc import Collection
+
 from msgspec.structs import replace
 
 from extproc.core.nodeledger import NEVER, Entry, NodeLedger, Reservation, Sample, opened_s
+from extproc.core.nodeshare import share_of
+from extproc.core.peershares import NodeShare
 from extproc.core.snapshot import ALWAYS, NO_LOAD, OwnLoad
 
 
@@ -217,6 +221,26 @@ class Ledger:
             adapters_sent=frozenset(node.adapters),
             adapters_unseen=sum(at_s >= node.seen_until_s for at_s in node.adapters.values()),
         )
+
+    def share(self, node_id: str, now_s: float) -> NodeShare:
+        """The same for other routers to hear."""
+        node = self._nodes.get(node_id)
+        return NodeShare(node_id) if node is None else share_of(node_id, node, now_s)
+
+    def seen_until_s(self, node_id: str) -> float:
+        """What was dispatched to the node until then its sample shows; `NEVER`: there is none."""
+        node = self._nodes.get(node_id)
+        return NEVER if node is None else node.seen_until_s
+
+    def pending_prefills(self, node_id: str) -> int:
+        """As the node's sample says."""
+        node = self._nodes.get(node_id)
+        return 0 if node is None else node.sample.pending_prefills
+
+    @property
+    def node_ids(self) -> Collection[str]:
+        """Where something was sent that its sample may not show yet, or where samples came from."""
+        return self._nodes
 
     def _node(self, node_id: str) -> NodeLedger:
         node = self._nodes.get(node_id)

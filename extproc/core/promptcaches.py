@@ -9,12 +9,15 @@ from msgspec import Struct
 from extproc.core import kvindex
 from extproc.core.kvcoming import ComingBlocks
 from extproc.core.kvindex import KvIndex
+from extproc.core.peershares import PromptPlaced
 from extproc.core.prefix import PrefixIndex
 from extproc.core.request import PROMPT_BLOCK_TOKENS, InferenceRequest
 from extproc.core.settings import PrefixSettings
 from extproc.core.snapshot import KvBlocksTold, Snapshot
 from extproc.kvchain import BLOCK_TOKENS
 
+PLACED_BLOCKS_MAX = 200_000
+"""Of prompts that others shall know of and that nobody took yet: 2 MB; the oldest go first."""
 ON_THE_WAY_SHARE = 4
 """What has not been computed yet gets one part in so many of the memory, and of a node's cache."""
 
@@ -49,14 +52,29 @@ class PromptCaches:
         self.kv = KvIndex(settings.kv_index_bytes_max - coming_bytes, settings.kv_blocks_node_max)
         self._coming = ComingBlocks(coming_bytes // kvindex.ENTRY_BYTES)
         self._kv_waiting: deque[Callable[[], None]] = deque()
+        self.tells = False
+        """Whether there is anybody to be told of prompts."""
+        self._placed: deque[PromptPlaced] = deque()
+        self._placed_blocks = 0
 
-    def sent(self, snapshot: Snapshot, blocks: tuple[int, ...]) -> None:
-        """A prompt is on its way to this node."""
+    def sent(self, snapshot: Snapshot, blocks: tuple[int, ...], *, tell: bool = True) -> None:
+        """A prompt is on its way to this node. `tell`: others shall know."""
         self._put(self._on_the_way, snapshot, blocks, self._capacity_blocks(snapshot) // ON_THE_WAY_SHARE)
+        if tell and self.tells:
+            self._tell(PromptPlaced(snapshot.node_id, blocks, computed=False))
 
-    def computed(self, snapshot: Snapshot, blocks: tuple[int, ...]) -> None:
-        """This node has computed a prompt."""
+    def computed(self, snapshot: Snapshot, blocks: tuple[int, ...], *, tell: bool = True) -> None:
+        """This node has computed a prompt. `tell`: others shall know."""
         self._put(self._computed, snapshot, blocks, self._capacity_blocks(snapshot))
+        if tell and self.tells:
+            self._tell(PromptPlaced(snapshot.node_id, blocks, computed=True))
+
+    def take_placed(self) -> list[PromptPlaced]:
+        """What others shall know of, since this was asked last; from then on it is kept for them."""
+        self.tells = True
+        placed, self._placed = list(self._placed), deque()
+        self._placed_blocks = 0
+        return placed
 
     def cached(self, request: InferenceRequest, snapshot_of: Callable[[str], Snapshot]) -> Cached:
         """How much of its prompt each node has or will have."""
@@ -137,6 +155,13 @@ class PromptCaches:
         self.settle()
         self.kv.forget(node_id)
         self._coming.forget(node_id)
+
+    def _tell(self, placed: PromptPlaced) -> None:
+        if placed.blocks:
+            self._placed.append(placed)
+            self._placed_blocks += len(placed.blocks)
+            while self._placed_blocks > PLACED_BLOCKS_MAX:
+                self._placed_blocks -= len(self._placed.popleft().blocks)
 
     def _put(self, index: PrefixIndex, snapshot: Snapshot, blocks: tuple[int, ...], capacity_blocks: int) -> None:
         if blocks:

@@ -6,6 +6,7 @@ from math import fsum
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from extproc.core.admissionsettings import Classes, PriorityClass, QuotaList
+from extproc.core.exchangesettings import ExchangeSettings
 from extproc.core.forecastsettings import ForecastSettings
 from extproc.core.staticsettings import StaticNodeList
 from extproc.sizes import MIB, Size
@@ -170,6 +171,8 @@ class BalancerSettings(BaseModel):
     rates: ExpectedRates = ExpectedRates()
     prefix: PrefixSettings = PrefixSettings()
     ejection: EjectionSettings = EjectionSettings()
+    exchange: ExchangeSettings = ExchangeSettings()
+    """What routers tell each other, where they are connected."""
     left_max_s: float = Field(600.0, gt=0, le=86_400)
     """A request whose stream was left before its end, and whose end nobody tells, counts no longer than this."""
     retry_after_s: int = Field(1, ge=1, le=3600)

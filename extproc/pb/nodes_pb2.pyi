@@ -3,7 +3,8 @@
 isort:skip_file
 How agents beside the inference engines tell a router about their nodes.
 
-One bidirectional stream per agent and router. Unknown is absent, never 0: every measured
+One bidirectional stream per agent and router; or each AgentMessage is published on a bus, where nobody acknowledges:
+then a list of models goes with every snapshot. Unknown is absent, never 0: every measured
 field is `optional`. Fields are only ever added.
 """
 
@@ -542,6 +543,7 @@ class Acknowledgement(_message.Message):
     VERDICT_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     TAKES_SEVERAL_FIELD_NUMBER: _builtins.int
+    ROUTER_FIELD_NUMBER: _builtins.int
     node_id: _builtins.str
     sequence: _builtins.int
     """of the snapshot; 0 for a goodbye"""
@@ -549,6 +551,8 @@ class Acknowledgement(_message.Message):
     reason: _builtins.str
     takes_several: _builtins.bool
     """the router knows `Snapshots`; it says so each time"""
+    router: _builtins.str
+    """who says so, as in `RouterHere`; routers that know no bus leave it out"""
     def __init__(
         self,
         *,
@@ -557,10 +561,11 @@ class Acknowledgement(_message.Message):
         verdict: Global___Acknowledgement.Verdict.ValueType = ...,
         reason: _builtins.str = ...,
         takes_several: _builtins.bool = ...,
+        router: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "reason", b"reason", "sequence", b"sequence", "takes_several", b"takes_several", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node_id", b"node_id", "reason", b"reason", "router", b"router", "sequence", b"sequence", "takes_several", b"takes_several", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).parent.parent.parent
-PROTOS = ("nodes", "externalscaler")
+PROTOS = ("nodes", "externalscaler", "exchange")
 
 
 @pytest.fixture(scope="module")

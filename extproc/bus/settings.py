@@ -1,0 +1,88 @@
+"""How a NATS server is reached: of routers and agents alike."""
+
+from typing import Annotated, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
+
+from extproc.settingtypes import SETTINGS, FilePath
+
+SERVERS_MAX = 16
+
+
+def _server(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        whole = parts.scheme in ("nats", "tls") and parts.hostname is not None and parts.port != 0
+    except ValueError:
+        whole = False
+    if not whole or parts.path or parts.query or parts.fragment or parts.username or parts.password:
+        msg = "nats://host:port or tls://host:port, with nothing else in it: secrets stand in files"
+        raise ValueError(msg)
+    return url
+
+
+def _listed(servers: object) -> object:
+    return tuple(servers) if isinstance(servers, list) else (servers,) if isinstance(servers, str) else servers
+
+
+class NatsTls(BaseModel):
+    """TLS towards the servers. Files are PEM, and are read anew for each connection."""
+
+    model_config = SETTINGS
+
+    ca: FilePath
+    """Certificates of authorities, of which one signed the servers'."""
+    certificate: FilePath | None = None
+    """What is shown to servers that ask for a certificate."""
+    key: FilePath | None = None
+    """The private key of `certificate`, without a password."""
+    server_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_*.:-]{1,253}$")] | None = None
+    """The name that the servers' certificates must have. `None`: the host in `servers`."""
+
+    @model_validator(mode="after")
+    def _pair(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            msg = "certificate and key, or neither"
+            raise ValueError(msg)
+        return self
+
+
+class NatsSettings(BaseModel):
+    """A NATS server, or several of one cluster, and who we are to them: at most one of the four ways to log in."""
+
+    model_config = SETTINGS
+
+    servers: Annotated[
+        tuple[Annotated[str, AfterValidator(_server)], ...], BeforeValidator(_listed), Field(max_length=SERVERS_MAX)
+    ]
+    """`nats://host:port`, or `tls://host:port`. One is enough: a cluster tells of its others."""
+    fleet: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = "default"
+    """Who speaks with whom: all subjects are below `extproc.FLEET`."""
+    tls: NatsTls | None = None
+    """`None`: plain text, or the system's authorities for `tls://`."""
+    user: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    password_file: FilePath | None = None
+    """The first line is the password of `user`."""
+    token_file: FilePath | None = None
+    """The first line is a token."""
+    nkey_file: FilePath | None = None
+    """The seed of an nkey."""
+    credentials_file: FilePath | None = None
+    """What `nsc` writes: a JWT and the seed of its nkey."""
+    insecure: bool = False
+    """Whether passwords and tokens may go to other machines in plain text."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if not self.servers:
+            msg = "one server at least"
+            raise ValueError(msg)
+        if (self.user is None) != (self.password_file is None):
+            msg = "user and password_file, or neither"
+            raise ValueError(msg)
+        ways = [name for name in ("user", "token_file", "nkey_file", "credentials_file") if getattr(self, name)]
+        if len(ways) > 1:
+            msg = f"one way to log in, not {' and '.join(ways)}"
+            raise ValueError(msg)
+        return self
