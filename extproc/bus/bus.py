@@ -5,6 +5,7 @@ messages; whoever speaks on it says all that matters again and again.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 LOADS = "loads"
@@ -25,8 +26,30 @@ Handler = Callable[[str, bytes], None]
 event loop, must not raise for any content, and is quick."""
 
 
+@dataclass
+class BusCounts:
+    """What became of messages since the start; bytes are those of messages alone."""
+
+    published: int = 0
+    published_bytes: int = 0
+    received: int = 0
+    received_bytes: int = 0
+    connections: int = 0
+    """How often the bus was reached."""
+    dropped_slow: int = 0
+    """Lost because handlers here did not keep up."""
+    dropped_unsent: int = 0
+    """Lost because the bus was not reached, or the way there, or a receiver, did not keep up."""
+    dropped_long: int = 0
+    """Longer than the bus takes, or than others may send."""
+    faults: int = 0
+    """Handlers that raised."""
+
+
 class Bus(Protocol):
     """One connection to it."""
+
+    counts: BusCounts
 
     @property
     def connected(self) -> bool:

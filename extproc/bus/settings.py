@@ -5,6 +5,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
+from extproc.address import TcpAddress
 from extproc.settingtypes import SETTINGS, FilePath
 
 SERVERS_MAX = 16
@@ -20,6 +21,10 @@ def _server(url: str) -> str:
         msg = "nats://host:port or tls://host:port, with nothing else in it: secrets stand in files"
         raise ValueError(msg)
     return url
+
+
+def _is_local(server: str) -> bool:
+    return TcpAddress(urlsplit(server).hostname or "", 0).is_local
 
 
 def _listed(servers: object) -> object:
@@ -86,3 +91,21 @@ class NatsSettings(BaseModel):
             msg = f"one way to log in, not {' and '.join(ways)}"
             raise ValueError(msg)
         return self
+
+    @model_validator(mode="after")
+    def _secrets_are_kept(self) -> Self:
+        far = [server for server in self.servers if not _is_local(server)]
+        if self.in_plain_text and far and not self.insecure:
+            msg = f"tls beside a secret for {far[0]}, which others could read on its way; or insecure: true"
+            raise ValueError(msg)
+        return self
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether all connections are TLS: one `tls://` means that none may be without it."""
+        return self.tls is not None or any(server.startswith("tls:") for server in self.servers)
+
+    @property
+    def in_plain_text(self) -> bool:
+        """Whether a password or token is sent without TLS. Keys only sign what the server asks."""
+        return not self.is_tls and (self.password_file is not None or self.token_file is not None)

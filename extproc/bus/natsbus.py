@@ -1,0 +1,249 @@
+"""The bus over NATS: one connection at a time, made again and again for ever, and nothing that waits for it.
+
+Messages go out through a bounded queue to one task, and come in through another (`handlers.py`); where either is too
+slow the oldest are lost. Whether the server is reached, and how far it is, is shown by what we send to ourselves
+(`echo.py`): an open connection alone shows neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from extproc.bus.bounded import Bounded
+from extproc.bus.bus import MESSAGE_BYTES_MAX, BusCounts, Handler
+from extproc.bus.echo import ECHO_S, ECHO_S_MAX, Echo
+from extproc.bus.handlers import Handlers
+from extproc.bus.natslogin import options_of
+from extproc.bus.settings import NatsSettings
+from extproc.bus.subjects import ECHO, subject_of
+
+if TYPE_CHECKING:  # the extra may be missing
+    from nats.aio.msg import Msg
+
+    from extproc.bus.natsconnection import NatsConnection, Server
+
+PAUSE_S_MAX = 2.0
+"""Between two attempts to connect, at most."""
+PAUSE_S_MIN = 0.05
+PAUSE_FIRST_S_MAX = 0.25
+"""After a connection that was lost; twice as long after each failure."""
+OUT_MESSAGES_MAX = 4096
+OUT_BYTES_MAX = 16 * MESSAGE_BYTES_MAX
+"""Published and not taken by the connection yet."""
+LATE_S = 0.5
+"""When the event loop itself was held up for longer, echoes wait to be read and show nothing."""
+LOG_INTERVAL_S = 10.0
+"""Complaints of the server are logged no more often."""
+SERVERS_KNOWN_MAX = 32
+"""Those of the settings and others that a cluster tells of."""
+
+
+class NatsBus:
+    """A `Bus`; see there."""
+
+    def __init__(
+        self, settings: NatsSettings, clock: Callable[[], float], log: structlog.typing.FilteringBoundLogger
+    ) -> None:
+        self.counts = BusCounts()
+        self._settings = settings
+        self._clock = clock
+        self._log = log
+        self._handlers = Handlers(self.counts, clock, log)
+        self._on_connected: Callable[[], None] = lambda: None
+        self._out: Bounded[tuple[str, bytes]] = Bounded(OUT_MESSAGES_MAX, OUT_BYTES_MAX)
+        self._echo = Echo()
+        self._echo_subject = f"extproc.{settings.fleet}.{ECHO}.{secrets.token_hex(8)}"
+        self._message_bytes_max = MESSAGE_BYTES_MAX
+        self._connected = False
+        self._closing = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._server = ""
+        self._told: str | None = None
+        self._complained_s = float("-inf")
+
+    @property
+    def connected(self) -> bool:
+        """See `Bus`."""
+        return self._connected
+
+    @property
+    def way_s(self) -> float:
+        """See `Bus`."""
+        return self._echo.way_s(self._clock())
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Of messages that wait here, to be sent or handled."""
+        return self._handlers.waiting_bytes + self._out.bytes
+
+    def publish(self, channel: str, message: bytes, below: str = "") -> None:
+        """See `Bus`."""
+        subject = subject_of(self._settings.fleet, channel, below)
+        if subject is None or len(message) > self._message_bytes_max:
+            self.counts.dropped_long += 1
+        elif not self._connected:
+            self.counts.dropped_unsent += 1
+        else:
+            self._send(subject, message)
+
+    def listen(self, channel: str, handler: Handler) -> None:
+        """See `Bus`."""
+        self._handlers.listen(channel, handler)
+        self._out.wake()
+
+    async def open(self, on_connected: Callable[[], None]) -> None:
+        """See `Bus`."""
+        assert not self._tasks, "opened twice"
+        self._on_connected = on_connected
+        self._tasks = [asyncio.create_task(self._stay()), asyncio.create_task(self._handlers.run())]
+
+    async def close(self) -> None:
+        """See `Bus`."""
+        self._closing = True
+        self._out.wake()
+        if self._tasks and self._connected:
+            await asyncio.wait(self._tasks[:1], timeout=2 * ECHO_S)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+
+    def _send(self, subject: str, message: bytes) -> None:
+        self.counts.dropped_unsent += self._out.put((subject, message), len(message))
+
+    async def _stay(self) -> None:
+        """Connect for ever."""
+        servers: list[Server] = []
+        failed = 0
+        while not self._closing:
+            before = self.counts.connections
+            try:
+                reason = await self._once(servers)
+            except Exception as error:  # noqa: BLE001 - of the system, of TLS, of the client and of its parsers
+                reason = _said(error)
+            if self._closing:
+                return
+            reached = self.counts.connections > before
+            if reached or reason != self._told:
+                self._log.warning("bus lost" if reached else "bus not reached", server=self._server, reason=reason)
+            self._told = reason
+            failed = 0 if reached else failed + 1
+            longest_s = min(PAUSE_FIRST_S_MAX * 2 ** min(failed, 10), PAUSE_S_MAX)
+            await asyncio.sleep(random.uniform(PAUSE_S_MIN, longest_s))  # noqa: S311 - so that not all come at once
+
+    async def _once(self, servers: list[Server]) -> str:
+        """One connection with the first of these servers, which becomes the last; the reason of its end."""
+        options = await asyncio.to_thread(_prepared, self._settings)
+        if isinstance(options, list):
+            return "; ".join(map(str, options))
+        from extproc.bus.natsconnection import NatsConnection, Server  # noqa: PLC0415 - the extra may be missing
+
+        if not servers:
+            servers += map(Server, random.sample(self._settings.servers, len(self._settings.servers)))
+        servers.append(server := servers.pop(0))
+        self._server = server.url
+        connection = NatsConnection(server, options, self._complained, self._slow)
+        try:
+            await connection.open()
+            self._know(servers, connection.found)
+            self._message_bytes_max = min(MESSAGE_BYTES_MAX, connection.payload_bytes_max)
+            return await _first_of(connection.lost(), self._measure(), self._send_on(connection))
+        finally:
+            self._connected = False
+            self.counts.dropped_unsent += self._out.clear()
+            await connection.close(at_once=not self._closing)
+
+    def _know(self, servers: list[Server], found: list[Server]) -> None:
+        """Where a cluster has other servers; but no secret goes in plain text where the settings do not say so."""
+        if self._settings.in_plain_text and not self._settings.insecure:
+            return
+        known = {server.url for server in servers}
+        servers += [server for server in found if server.url not in known][: SERVERS_KNOWN_MAX - len(servers)]
+
+    async def _send_on(self, connection: NatsConnection) -> str:
+        """Subscribe to all channels, and publish what is to be sent."""
+        await connection.subscribe(self._echo_subject, self._hear_echo)
+        subscribed: set[str] = set()
+        while True:
+            for channel in self._handlers.channels:
+                if channel not in subscribed:
+                    subscribed.add(channel)
+                    subject = f"extproc.{self._settings.fleet}.{channel}"
+                    await connection.subscribe(subject, self._hearer(channel, len(subject) + 1))
+                    await connection.subscribe(f"{subject}.*", self._hearer(channel, len(subject) + 1))
+            while len(self._out):
+                subject, message = self._out.take()
+                await connection.publish(subject, message)
+                if subject != self._echo_subject:
+                    self.counts.published += 1
+                    self.counts.published_bytes += len(message)
+            if self._closing:
+                return "closed"
+            await self._out.wait()
+
+    async def _measure(self) -> str:
+        """Send echoes; returns when one is overdue."""
+        echo = self._echo = Echo()
+        while True:
+            self._send(self._echo_subject, echo.send(self._clock()))
+            due_s = self._clock() + ECHO_S
+            await asyncio.sleep(ECHO_S)
+            now_s = self._clock()
+            if now_s - due_s < LATE_S and echo.age_s(now_s) > ECHO_S_MAX:
+                return f"nothing comes back for {ECHO_S_MAX:g} s"
+
+    async def _hear_echo(self, message: Msg) -> None:
+        if self._echo.hear(message.data, self._clock()) and not self._connected and not self._closing:
+            self._connected = True
+            self.counts.connections += 1
+            self._told = None
+            self._log.info("bus reached", server=self._server)
+            self._handlers.guarded(self._on_connected)
+
+    def _hearer(self, channel: str, skipped: int) -> Callable[[Msg], Coroutine[Any, Any, None]]:
+        handlers = self._handlers
+
+        async def hear(message: Msg) -> None:
+            handlers.hear(channel, message.subject[skipped:], message.data)
+
+        return hear
+
+    def _slow(self) -> None:
+        self.counts.dropped_slow += 1
+
+    def _complained(self, reason: str) -> None:
+        if (now_s := self._clock()) - self._complained_s >= LOG_INTERVAL_S:
+            self._complained_s = now_s
+            self._log.warning("bus complains", server=self._server, reason=reason)
+
+
+async def _first_of(*ends: Coroutine[Any, Any, str]) -> str:
+    """What the first of these returns; the others are cancelled."""
+    tasks = [asyncio.create_task(end) for end in ends]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(task.result() for task in tasks if task.done())
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _prepared(settings: NatsSettings) -> dict[str, Any] | list[Any]:
+    """Read files and import the client, both of which may take a while."""
+    options = options_of(settings)
+    if not isinstance(options, list):
+        import extproc.bus.natsconnection  # noqa: F401, PLC0415 - the extra may be missing
+    return options
+
+
+def _said(error: Exception) -> str:
+    from extproc.bus.natsconnection import said  # noqa: PLC0415 - the extra may be missing
+
+    return said(error)
