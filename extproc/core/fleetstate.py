@@ -5,28 +5,19 @@ choices ──take────►│ FleetState: table, ledger, rates, prefixes,
 answers ─answered─►┘
 """
 
-from collections.abc import Collection, Mapping
-
 from msgspec import structs
 
-from extproc.core.answerlengths import AnswerLengths
-from extproc.core.ejection import Ejections
-from extproc.core.filters import freshness
-from extproc.core.learned import LearnedRates
-from extproc.core.ledger import Ledger
+from extproc.core.fleetparts import FleetParts
 from extproc.core.loads import idle, pending_prefills, unchanged
 from extproc.core.nodeledger import Reservation, Sample
 from extproc.core.outcome import Answered, Ending
-from extproc.core.peers import NO_PEER_LOAD, Peers, with_peers
-from extproc.core.promptcaches import Cached, PromptCaches
+from extproc.core.promptcaches import Cached
 from extproc.core.request import InferenceRequest
 from extproc.core.room import blocks_taken, may_hold
 from extproc.core.settings import BalancerSettings
-from extproc.core.sharing import Sharing
 from extproc.core.snapshot import (
     ROUND_TRIP_S_MAX,
     Applied,
-    Freshness,
     KvBlocksTold,
     NodeEvent,
     NodeReported,
@@ -35,29 +26,18 @@ from extproc.core.snapshot import (
     Observation,
     Snapshot,
 )
-from extproc.core.table import SnapshotTable
 
 COMPUTED_FASTER_MAX = 4.0
 """No prompt is computed so many times faster than the node's learned rate."""
 BOOT_S_MIN = 5.0
 """So long a boot must have been ready: no engine works and is back in less."""
-RATES_KNOWN_S = 10.0
-"""Seconds of prompts being computed, on all nodes together, from which learned rates tell how long one will wait."""
 
 
-class FleetState:
+class FleetState(FleetParts):
     """One object that takes what happens, and shows each node as decisions need it."""
 
     def __init__(self, settings: BalancerSettings) -> None:
-        self._settings = settings
-        self.table = SnapshotTable(settings.nodes, settings.static_nodes)
-        self.ledger = Ledger()
-        self.learned = LearnedRates(settings.rates)
-        self.answers = AnswerLengths(settings.rates.output_tokens)
-        self.caches = PromptCaches(settings.prefix)
-        self.ejections = Ejections(settings.ejection)
-        self.peers = Peers(settings.exchange)
-        self.sharing = Sharing(settings.exchange)
+        super().__init__(settings)
         for node in settings.static_nodes:
             self.renew(node.node_id)
 
@@ -80,7 +60,7 @@ class FleetState:
             self._sampled(event.snapshot, earlier)
         else:
             self.ledger.restarted(event.node_id)  # if it comes back, it is as another boot
-            self._forget(event.node_id)
+            self.forget(event.node_id)
         return observation
 
     def cached(self, request: InferenceRequest) -> Cached:
@@ -195,11 +175,11 @@ class FleetState:
         for node_id in self.ledger.purge(now_s - self._settings.left_max_s):
             self.renew(node_id)
         for node_id in self.peers.expire(now_s):
-            self.renew(node_id)
+            self.show(node_id)
         self.caches.settle()
         gone = self.table.prune(now_s)
         for node_id in gone:
-            self._forget(node_id)
+            self.forget(node_id)
         for node in self._settings.static_nodes:
             view = self.table.get(node.node_id)
             if view is not None and view.is_static:
@@ -219,35 +199,6 @@ class FleetState:
         for request_id in lost:
             self.caches.ended(request_id, computed=False)
         return lost
-
-    def renew(self, node_id: str) -> None:
-        """Show a node as it is now, after something of it has changed."""
-        learned, own = self.learned.of(node_id), self.ledger.load(node_id)
-        if self.peers:
-            theirs = self.peers.load(node_id, self.ledger.seen_until_s(node_id))
-            if theirs is not NO_PEER_LOAD:
-                ours = self.ledger.share(node_id, theirs.at_s)
-                own = with_peers(own, ours, theirs, self.ledger.pending_prefills(node_id), learned)
-        self.table.renew(node_id, own, learned)
-        self.sharing.changed(node_id)
-
-    def views(self) -> Collection[NodeView]:
-        """Every member; do not hold it over another call."""
-        return self.table.views()
-
-    def freshness(self, view: NodeView, now_s: float) -> Freshness:
-        """How far a member's snapshot can be trusted now."""
-        return freshness(now_s - view.sampled_at_s, self._settings.nodes)
-
-    @property
-    def out_until_s(self) -> Mapping[str, float]:
-        """Nodes that failed requests, and until when none goes there."""
-        return self.ejections.out_until_s
-
-    @property
-    def rates_known(self) -> bool:
-        """Whether the learned rates tell how long a prompt will wait."""
-        return self.learned.busy_s >= RATES_KNOWN_S
 
     def _computed(self, one: Reservation, now_s: float) -> None:
         """Its answer began or is over. What ends sooner than its prompt can be computed was refused, or given up."""
@@ -287,13 +238,13 @@ class FleetState:
             self.learned.prefill_tokens_per_s,
         )
         self.ledger.sampled(node_id, sample)
-        self.renew(node_id)
+        self.show(node_id)
 
     def _take_over(self, static_id: str, snapshot: Snapshot) -> None:
         """What was sent to a static node is at the same node by the name that its agent gives it."""
         for reservation in self.ledger.rename(static_id, snapshot.node_id):
             self.caches.sent(snapshot, reservation.prompt_blocks)
-        self._forget(static_id)
+        self.forget(static_id)
 
     def _restarted(self, node_id: str, was_ready_s: float) -> None:
         """The engine began anew: nothing of what it had is left, nor of what it was.
@@ -307,7 +258,3 @@ class FleetState:
             self.ledger.restarted(node_id)
             self.learned.forget(node_id)
             self.ejections.forget(node_id)
-
-    def _forget(self, node_id: str) -> None:
-        for one in (self.ledger, self.learned, self.caches, self.ejections, self.peers):
-            one.forget(node_id)

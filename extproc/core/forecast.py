@@ -68,6 +68,8 @@ class ModelForecast(Struct, frozen=True):
     output_tokens_per_s: float
     node_tokens_per_s: float
     """Prompt tokens that one of its nodes computes in a second: the mean, or what is assumed."""
+    nodes_filled: float = 0.0
+    """Nodes that the load alone needs by then, not rounded: those of routers that each see a part of it add up."""
 
 
 class Forecast:
@@ -209,7 +211,8 @@ class Forecast:
             return nodes_for(work, more, load.wait_s, self._fitting, settings.headroom)
 
         horizon = sum(one < cold_start_s for one in TIMES_S) + 1
-        nodes_needed = max(ceil(needed(max(ahead[:horizon])) - _ROUNDING), settings.nodes_min)
+        nodes_filled = needed(max(ahead[:horizon]))
+        nodes_needed = max(ceil(nodes_filled - _ROUNDING), settings.nodes_min)
         if now_s - self._started_s < WARM_UP_S:
             nodes_needed = max(nodes_needed, nodes_ready + nodes_coming)
         now_needed = needed(ahead[0])
@@ -225,6 +228,7 @@ class Forecast:
             load.prompt_tokens_per_s,
             load.output_tokens_per_s,
             load.power.tokens_per_s,
+            nodes_filled,
         )
 
 

@@ -28,9 +28,11 @@ from collections.abc import Collection
 from msgspec.structs import replace
 
 from extproc.core.nodeledger import NEVER, Entry, NodeLedger, Reservation, Sample, opened_s
-from extproc.core.nodeshare import share_of
+from extproc.core.nodeshare import Pending, pending_of, share_of
 from extproc.core.peershares import NodeShare
 from extproc.core.snapshot import ALWAYS, NO_LOAD, OwnLoad
+
+_NONE: frozenset[str] = frozenset()
 
 
 class Ledger:
@@ -218,8 +220,8 @@ class Ledger:
             tokens_unstarted=node.sent.unstarted,
             sent_tokens=node.sent.tokens,
             sent_since_s=ALWAYS if node.tells else node.sent.since_s,
-            adapters_sent=frozenset(node.adapters),
-            adapters_unseen=sum(at_s >= node.seen_until_s for at_s in node.adapters.values()),
+            adapters_sent=frozenset(node.adapters) if node.adapters else _NONE,
+            adapters_unseen=sum(at_s >= node.seen_until_s for at_s in node.adapters.values()) if node.adapters else 0,
         )
 
     def share(self, node_id: str, now_s: float) -> NodeShare:
@@ -232,10 +234,10 @@ class Ledger:
         node = self._nodes.get(node_id)
         return NEVER if node is None else node.seen_until_s
 
-    def pending_prefills(self, node_id: str) -> int:
-        """As the node's sample says."""
+    def pending(self, node_id: str) -> Pending:
+        """Which of the pending prefills of the node's sample are ours."""
         node = self._nodes.get(node_id)
-        return 0 if node is None else node.sample.pending_prefills
+        return Pending() if node is None else pending_of(node)
 
     @property
     def node_ids(self) -> Collection[str]:

@@ -1,11 +1,17 @@
 """What routers of a fleet tell each other: what each has at every node, and which prompts it sent where."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from msgspec import Struct
 
+from extproc.core.snapshot import COUNTER_MAX, KV_BLOCKS_MAX
 
-class NodeShare(Struct, frozen=True):
+COUNT_MAX: Final = 1_000_000_000
+"""Of requests, answers or prefills."""
+
+
+class NodeShare(Struct, frozen=True, array_like=True):
     """What one router has at one node, beside the latest sample of it that this router knows."""
 
     node_id: str
@@ -29,6 +35,23 @@ class NodeShare(Struct, frozen=True):
     tokens_unstarted: int = 0
     sent_tokens: int = 0
     """Prompt tokens that it sent, as of now, see `OwnLoad.sent_tokens`."""
+
+
+SHARE_BOUNDS: Final[dict[str, tuple[int, int]]] = {
+    "requests_held": (0, COUNT_MAX),
+    "sequences_open": (0, COUNT_MAX),
+    "sequences_unseen": (0, COUNT_MAX),
+    "requests_unseen": (0, COUNT_MAX),
+    "sequences_finished": (0, COUNT_MAX),
+    "kv_blocks_unseen": (-KV_BLOCKS_MAX, KV_BLOCKS_MAX),
+    "prefills_claimed": (0, COUNT_MAX),
+    "prefills_shown": (0, COUNT_MAX),
+    "tokens_shown": (0, COUNTER_MAX),
+    "tokens_unseen": (0, COUNTER_MAX),
+    "tokens_unstarted": (0, COUNTER_MAX),
+    "sent_tokens": (0, COUNTER_MAX),
+}
+"""What a share's numbers may be."""
 
 
 class Word(Struct, frozen=True):

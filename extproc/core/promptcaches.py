@@ -17,7 +17,10 @@ from extproc.core.snapshot import KvBlocksTold, Snapshot
 from extproc.kvchain import BLOCK_TOKENS
 
 PLACED_BLOCKS_MAX = 200_000
-"""Of prompts that others shall know of and that nobody took yet: 2 MB; the oldest go first."""
+"""Of prompts that others shall know of and that nobody took yet, 10 MB, or 40 MB of prompts of one block; the oldest go
+first."""
+PUT_OFF_MAX = 1000
+"""Prompts that are still to be taken in: of more the oldest is, for nobody may ask while others tell of theirs."""
 ON_THE_WAY_SHARE = 4
 """What has not been computed yet gets one part in so many of the memory, and of a node's cache."""
 
@@ -136,8 +139,7 @@ class PromptCaches:
     def settle(self) -> None:
         """Do what was put off."""
         while self._waiting:
-            index, node_id, blocks, capacity_blocks = self._waiting.popleft()
-            index.insert(node_id, blocks, capacity_blocks)
+            self._take_in()
         while self._kv_waiting:
             self._kv_waiting.popleft()()
 
@@ -166,6 +168,12 @@ class PromptCaches:
     def _put(self, index: PrefixIndex, snapshot: Snapshot, blocks: tuple[int, ...], capacity_blocks: int) -> None:
         if blocks:
             self._waiting.append((index, snapshot.node_id, blocks, capacity_blocks))
+            if len(self._waiting) > PUT_OFF_MAX:
+                self._take_in()
+
+    def _take_in(self) -> None:
+        index, node_id, blocks, capacity_blocks = self._waiting.popleft()
+        index.insert(node_id, blocks, capacity_blocks)
 
     def _capacity_blocks(self, snapshot: Snapshot) -> int:
         tokens = self._node_tokens

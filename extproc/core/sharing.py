@@ -26,10 +26,16 @@ class Sharing:
         self._told: dict[str, _Told] = {}
         self._changed: dict[str, None] = {}
         self._all_told_s = NEVER
+        """`NEVER`: nobody asks."""
 
     def changed(self, node_id: str) -> None:
         """What we have there is other than before."""
-        self._changed[node_id] = None
+        if self._all_told_s != NEVER:
+            self._changed[node_id] = None
+
+    def forget(self, node_id: str) -> None:
+        """The node is gone; what is left there is told with everything."""
+        self._changed.pop(node_id, None)
 
     def word(
         self,
@@ -37,9 +43,14 @@ class Sharing:
         share: Callable[[str], NodeShare],
         tokens_per_s: Callable[[str], float],
         now_s: float,
+        *,
+        everything: bool = False,
     ) -> Word | None:
-        """What the others shall hear now; `None`: nothing. `node_ids` are all where we may have something."""
-        if now_s - self._all_told_s >= self._interval_s:
+        """What the others shall hear now; `None`: nothing. `node_ids` are all where we may have something.
+
+        `everything`: all of it, for somebody who knows nothing.
+        """
+        if everything or now_s - self._all_told_s >= self._interval_s:
             shares = [one for one in map(share, node_ids) if _says_something(one)]
             if len(shares) > NODES_TOLD_MAX:
                 shares = sorted(shares, key=lambda one: -one.sequences_open)[:NODES_TOLD_MAX]

@@ -5,9 +5,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from msgspec.structs import replace
 
 from extproc.core.ledger import Ledger
-from extproc.core.loads import prefill_tokens_ahead
+from extproc.core.loads import own_tokens_ahead, prefill_tokens_ahead
 from extproc.core.nodeledger import Reservation, Sample
-from extproc.core.snapshot import NO_LOAD, Learned
+from extproc.core.snapshot import NO_LOAD, Learned, OwnLoad
 from tests.core.fleet import counts_of, view
 from tests.core.ledgermodel import FLEET_TOKENS_PER_S, NEVER, Node, Sent, is_open
 
@@ -171,12 +171,32 @@ class LedgerAgainstHistory(RuleBasedStateMachine):
         for name, node in self.nodes.items():
             own = self.ledger.load(name)
             assert own == node.load()
+            self.tells_the_same(name, own)
             seen = view(name, own, learned=Learned(prefill_tokens_per_s=4.0, prefill_tokens_mean=8.0))
             ahead = prefill_tokens_ahead(seen, self.now_s)
             assert 0 <= ahead <= seen.prefill_tokens_pending
             assert ahead == seen.prefill_tokens_pending or not node.tells
         for request_id, (_, one) in self.by_id.items():
             assert (self.ledger.get(request_id) is not None) == is_open(one)
+
+    def tells_the_same(self, name: str, own: OwnLoad) -> None:
+        """What other routers would hear."""
+        share, pending, node = self.ledger.share(name, self.now_s), self.ledger.pending(name), self.nodes[name]
+        for field in (
+            *("requests_held", "sequences_open", "sequences_unseen", "requests_unseen", "sequences_finished"),
+            *("kv_blocks_unseen", "tokens_unstarted"),
+        ):
+            assert getattr(share, field) == getattr(own, field)
+        assert share.seen_until_s == node.sample.taken_at_s - node.sample.delay_s
+        assert share.tokens_shown + share.tokens_unseen == own.prefill_tokens
+        assert share.tokens_unseen == sum(one.tokens for one in node.unseen() if one.first_s is None)
+        assert pending.sampled == node.sample.pending_prefills
+        assert share.prefills_claimed == pending.claimed == pending.sampled - own.prefills_of_others
+        matched = node.matched()[0]
+        assert share.prefills_shown == min(share.prefills_claimed, sum(one.sequences for one in matched))
+        assert share.tokens_shown == pending.tokens_shown == sum(one.tokens for one in matched)
+        left = view(name, own)
+        assert share.sent_tokens == round(own_tokens_ahead(left, FLEET_TOKENS_PER_S, self.now_s))
 
     def teardown(self) -> None:
         for request_id in self.by_id:

@@ -11,7 +11,7 @@ from msgspec import structs
 from extproc.core.admissionsettings import PriorityClass
 from extproc.core.cost import STRATEGIES
 from extproc.core.decision import Chosen, Queued, Refusal, Refused
-from extproc.core.fleetstate import RATES_KNOWN_S
+from extproc.core.fleetparts import RATES_KNOWN_S
 from extproc.core.loads import prefill_tokens_ahead
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import InferenceRequest
