@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import secrets
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import structlog
@@ -15,7 +15,10 @@ from extproc.agent.discovery import Routers
 from extproc.agent.engines.reading import FIRST_LOOK
 from extproc.agent.gpu.meter import GpuMeters, open_driver
 from extproc.agent.node import Node
+from extproc.agent.publish import Publisher
 from extproc.agent.settings import AgentConfig
+from extproc.agent.wire import Report
+from extproc.bus.natsbus import NatsBus
 
 ADMIN_CLOSE_S = 0.2
 """How long the admin port's answers under way may take at the end."""
@@ -46,10 +49,10 @@ async def run(config: AgentConfig, stop: asyncio.Event | None = None) -> None:
             await ending.enter_async_context(Node(engine, config, agent_id, gpus.of(engine)))
             for engine in config.engines
         ]
-        routers = Routers(config, loop.time, log)
-        await ending.enter_async_context(_admin(config, nodes, routers))
-        pushing = asyncio.create_task(routers.run())
-        looking = [asyncio.create_task(node.keep_reporting(routers.offer)) for node in nodes]
+        telling = _Telling(config, loop.time)
+        await ending.enter_async_context(_admin(config, nodes, telling.shown))
+        pushing = asyncio.create_task(telling.run())
+        looking = [asyncio.create_task(node.keep_reporting(telling.offer)) for node in nodes]
         waiting = [asyncio.create_task(stopping.wait()), asyncio.create_task(_drained(nodes, leaving, config.drain_s))]
         try:
             await asyncio.wait((*waiting, pushing, *looking), return_when=asyncio.FIRST_COMPLETED)
@@ -59,18 +62,53 @@ async def run(config: AgentConfig, stop: asyncio.Event | None = None) -> None:
         finally:
             log.info("stopping", nodes=[node.node_id for node in nodes][:10])
             await _cancel([*waiting, *looking])
-            routers.leave()
+            telling.leave()
             await asyncio.wait([pushing], timeout=config.goodbye_s)
             await _cancel([pushing])
 
 
+class _Telling:
+    """All ways to the routers: a stream to each, and what is published on a bus."""
+
+    def __init__(self, config: AgentConfig, clock: Callable[[], float]) -> None:
+        self._published = None
+        if config.nats is None:
+            self.routers = Routers(config, clock, log)
+        else:
+            self._published = Publisher(NatsBus(config.nats, clock, log), clock, log)
+            self.routers = Routers(config, clock, log, is_heard=self._published.is_heard)
+
+    def offer(self, report: Report) -> None:
+        """Tell this."""
+        if self._published is not None:
+            self._published.offer(report)
+        self.routers.offer(report)
+
+    def shown(self) -> list[dict[str, Any]]:
+        """Each way, ready for JSON."""
+        return self.routers.shown() + ([] if self._published is None else [self._published.shown()])
+
+    def leave(self) -> None:
+        """Say goodbye for every node, and let `run` end."""
+        if self._published is not None:
+            self._published.leave()
+        self.routers.leave()
+
+    async def run(self) -> None:
+        """Until `leave`."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.routers.run())
+            if self._published is not None:
+                group.create_task(self._published.run(self.routers.look))
+
+
 @contextlib.asynccontextmanager
-async def _admin(config: AgentConfig, nodes: Sequence[Node], routers: Routers) -> AsyncIterator[None]:
+async def _admin(config: AgentConfig, nodes: Sequence[Node], shown: Callable[[], object]) -> AsyncIterator[None]:
     """The agent's own port, if it has one."""
     if config.admin is None:
         yield
         return
-    pages = AdminPort(admin.build(nodes, routers.shown, remote=config.admin_remote), ADMIN_CLOSE_S)
+    pages = AdminPort(admin.build(nodes, shown, remote=config.admin_remote), ADMIN_CLOSE_S)
     try:
         at = await pages.open(config.admin)
         log.info("listening", admin=str(at))

@@ -5,6 +5,7 @@ from msgspec import Struct
 
 from extproc.address import Address
 from extproc.agent.settings import AgentConfig
+from extproc.bus import natslogin
 from extproc.core.settings import Fault
 from extproc.peers.pemfiles import Identity, certificates_of, identity_of
 from extproc.peers.tokens import tokens_of
@@ -32,6 +33,12 @@ class Credentials(Struct, frozen=True):
 
 PLAIN = Credentials(None, None, (), "the router may want TLS (tls.ca)")
 """Neither TLS nor a token."""
+
+
+def faults(config: AgentConfig) -> list[Fault]:
+    """Everything wrong with the files of a configuration, those for the bus included. Blocks."""
+    found = read(config)
+    return (found if isinstance(found, list) else []) + ([] if config.nats is None else natslogin.faults(config.nats))
 
 
 def read(config: AgentConfig) -> Credentials | list[Fault]:

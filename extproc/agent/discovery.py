@@ -54,7 +54,10 @@ class Routers:
         clock: Callable[[], float],
         log: structlog.typing.FilteringBoundLogger,
         look_up: Callable[[RouterName], Awaitable[frozenset[TcpAddress]]] = look_up,
+        is_heard: Callable[[str], bool] = lambda _: False,
     ) -> None:
+        """`is_heard`: as of `RouterLink`."""
+        self._is_heard = is_heard
         self._config = config
         self._clock = clock
         self._log = log
@@ -84,6 +87,11 @@ class Routers:
         for one in self._links.values():
             one.link.offer(report)
 
+    def look(self) -> None:
+        """`is_heard` may have another answer."""
+        for one in self._links.values():
+            one.link.look()
+
     def leave(self) -> None:
         """Say goodbye for every node to the routers that are there, and let `run` end."""
         self._leaving.set()
@@ -104,6 +112,7 @@ class Routers:
                 finally:
                     for asked in self._asked.values():
                         asked.cancel()
+            await self._leaving.wait()
 
     async def _follow(self, group: asyncio.TaskGroup, names: list[RouterName]) -> None:
         interval_s = self._config.resolve_interval_s
@@ -178,7 +187,7 @@ class Routers:
         *,
         by_name: bool = False,
     ) -> None:
-        link = RouterLink(router, self._config.reconnect_backoff_s_max, self._clock, self._log, read)
+        link = RouterLink(router, self._config.reconnect_backoff_s_max, self._clock, self._log, read, self._is_heard)
         for report in self._latest.values():
             link.offer(report)
         self._links[router] = _Linked(link, group.create_task(link.run()), by_name=by_name)

@@ -13,6 +13,7 @@ import structlog
 from extproc.address import Address
 from extproc.agent.credentials import PLAIN, Credentials
 from extproc.agent.kv.told import KvTold
+from extproc.agent.standby import BUS_FIRST_S, Standby
 from extproc.agent.telling import Telling
 from extproc.agent.wire import Report, goodbye_message
 from extproc.core.settings import Fault
@@ -61,8 +62,10 @@ class RouterLink:
         clock: Callable[[], float],
         log: structlog.typing.FilteringBoundLogger,
         credentials: Callable[[], Credentials | list[Fault]] = lambda: PLAIN,
+        is_heard: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """`credentials` is asked before each connection, in a thread."""
+        """`credentials` is asked before each connection, in a thread. `is_heard`: whether a router, by its name, is on
+        the bus where all reports are published too."""
         self._router = router
         self._credentials = credentials
         self._backoff_s_max = backoff_s_max
@@ -73,6 +76,7 @@ class RouterLink:
         self._something = asyncio.Event()
         self._leaving = asyncio.Event()
         self._telling = Telling()
+        self._standby = Standby(is_heard, clock)
         self._kv_told = KvTold()
         self._connected = False
         self._since_s: float | None = None
@@ -83,20 +87,31 @@ class RouterLink:
         """Why the router was not reached lately, without numbers, and when that was told."""
 
     def offer(self, report: Report) -> None:
-        """Send this as soon as the router takes it, instead of an earlier report of the node."""
+        """Send this as soon as the router takes it, instead of an earlier report of the node; unless the router is
+        known to have it from a bus."""
         self._latest[report.snapshot.node_id] = report
-        self._unsent[report.snapshot.node_id] = None
+        if self._standby.needs(report):
+            self._unsent[report.snapshot.node_id] = None
+            self._something.set()
         if report.kv is not None:
             self._kv_told.offer(report.kv, self._clock())
-        self._something.set()
+            self._something.set()
+
+    def look(self) -> None:
+        """`is_heard` may have another answer: send what was not sent because of it."""
+        if missed := self._standby.missed():
+            self._unsent |= dict.fromkeys(missed)
+            self._something.set()
 
     def shown(self) -> dict[str, Any]:
-        """Whether the router is connected, ready for JSON: `for_s` says how long that is so, `reason` why it is not."""
+        """Whether the router is connected, ready for JSON: `for_s` says how long that is so, `reason` why it is not.
+        `rests`: it has what is reported from the bus."""
         shown = {"router": str(self._router), "connected": self._connected}
         if self._since_s is None:
             return shown
         reason = {} if self._connected else {"reason": self._reason}
-        return shown | {"for_s": round(self._clock() - self._since_s, 3)} | reason
+        rests = {"rests": True} if self._connected and self._standby.rests else {}
+        return shown | {"for_s": round(self._clock() - self._since_s, 3)} | reason | rests
 
     def leave(self) -> None:
         """Say goodbye for every node, if the router is there, and let `run` end."""
@@ -133,6 +148,7 @@ class RouterLink:
             call: Call = NodesStub(channel).Report(metadata=credentials.metadata)  # type: ignore[no-untyped-call]
             self._telling = Telling()
             self._kv_told.begin()
+            self._standby.begin(self._latest)
             self._unsent = dict.fromkeys(self._latest)
             if self._unsent:
                 self._something.set()
@@ -165,18 +181,26 @@ class RouterLink:
             if not self._leaving.is_set():
                 self._something.clear()
                 await self._something.wait()
-                if self._telling.takes_several and len(self._latest) >= GATHER_NODES_MIN:
+                if pause_s := self._pause_s():
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._leaving.wait(), GATHER_S)
+                        await asyncio.wait_for(self._leaving.wait(), pause_s)
         for report in self._latest.values():
             await call.write(goodbye_message(report))
         await call.done_writing()
         self._log.info("goodbye said", nodes=len(self._latest))
 
+    def _pause_s(self) -> float:
+        """How long what is to be sent may wait."""
+        if self._unsent and self._standby.is_second:
+            return BUS_FIRST_S
+        gathers = self._telling.takes_several and len(self._latest) >= GATHER_NODES_MIN
+        return GATHER_S if gathers else 0.0
+
     async def _read(self, call: Call) -> None:
         while isinstance(message := await call.read(), RouterMessage):
             now_s = self._clock()
             self._telling.acknowledged(message.acknowledgement, now_s)
+            self._standby.acknowledged(message.acknowledgement, now_s)
             if not self._connected:
                 self._connected, self._since_s = True, now_s
                 self._failures = 0

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Self, assert_never
+from typing import Annotated, Any, Self, assert_never
 
 from pydantic import (
     BaseModel,
@@ -20,6 +20,7 @@ from extproc.address import Address, TcpAddress, UnixAddress
 from extproc.agent import routername
 from extproc.agent.enginesettings import SETTINGS, EngineConfig, with_port
 from extproc.agent.routername import Router, RouterName
+from extproc.bus.settings import NatsSettings
 from extproc.core.settings import Fault, faults_of
 from extproc.nearkeys import with_near_keys
 from extproc.settingtypes import FilePath
@@ -42,6 +43,10 @@ def _router(value: object) -> Router:
     if not isinstance(router, UnixAddress):
         with_port(TcpAddress(router.host, router.port))
     return router
+
+
+def _routers(told: dict[str, Any]) -> tuple[Router, ...]:
+    return () if told.get("nats") else (TcpAddress("127.0.0.1", 9004),)
 
 
 def _admin(value: object) -> Address:
@@ -82,11 +87,14 @@ class AgentConfig(BaseModel):
 
     model_config = SETTINGS
 
+    nats: NatsSettings | None = None
+    """A bus where every snapshot is published once, for all routers that listen there. `None`: there is none."""
     routers: Annotated[
         tuple[Annotated[TcpAddress | UnixAddress | RouterName, PlainValidator(_router)], ...],
-        Field(max_length=ROUTERS_MAX),
-    ] = (TcpAddress("127.0.0.1", 9004),)
-    """Every router gets every snapshot. `dns:name:port` is every address of the name."""
+        Field(max_length=ROUTERS_MAX, default_factory=_routers),
+    ]
+    """Every router gets every snapshot, unless it has it from the bus. `dns:name:port` is every address of the name.
+    Left out: the one on this machine; none where there is a bus."""
     resolve_interval_s: Seconds = Field(5.0, ge=0.1, le=3600)
     """How often such names are looked up; and at once, at most once a second, when a router is lost."""
     tls: RouterTls | None = None
@@ -127,9 +135,9 @@ class AgentConfig(BaseModel):
 
     @field_validator("routers", "engines")
     @classmethod
-    def _one_at_least(cls, listed: tuple[object, ...]) -> tuple[object, ...]:
+    def _one_at_least(cls, listed: tuple[object, ...], info: ValidationInfo) -> tuple[object, ...]:
         # `min_length` would also complain about a list whose entries are all wrong.
-        if not listed:
+        if not listed and not (info.field_name == "routers" and info.data.get("nats", True)):
             msg = "at least one"
             raise ValueError(msg)
         return listed

@@ -110,6 +110,16 @@ def test_what_is_out_of_range_or_unknown_is_a_fault_with_its_path(key: str, valu
     assert [path.split(".")[0] for path in faults({"engines": [ENGINE]} | {key: value})] == [key]
 
 
+def test_with_nats_there_are_only_the_routers_that_are_named() -> None:
+    nats = {"servers": "nats://10.0.0.3:4222"}
+    assert good({"engines": [ENGINE], "nats": nats}).routers == ()
+    assert good({"engines": [ENGINE], "nats": nats, "routers": []}).routers == ()
+    both = good({"engines": [ENGINE], "routers": ["[::1]:9004"], "nats": nats})
+    assert both.routers == (TcpAddress("::1", 9004),)
+    assert "routers" in faults({"engines": [ENGINE], "routers": [], "nats": None})
+    assert faults({"engines": [ENGINE], "routers": [], "nats": {"servers": []}}).keys() == {"nats"}
+
+
 def test_two_engines_cannot_be_one_node() -> None:
     assert "node_id" in faults({"engines": [ENGINE, ENGINE]})[""]
 

@@ -57,14 +57,16 @@ async def router(
     message_bytes_max: int = 64 * 1024,
     limits: NodeLimits | None = None,
     impatience: int = 1,
+    name: str = "",
 ) -> AsyncIterator[Router]:
     """A router on a free port, or on the one of a router before it. `impatience`: how much sooner than `serve` it loses
-    a silent connection."""
+    a silent connection. `name`: as a bus knows it."""
     loop = asyncio.get_running_loop()
     balancer = Balancer(BalancerSettings(nodes=limits or NodeLimits()), loop.time())
     metrics, logged = Metrics(), LogCapture()
     log = structlog.wrap_logger(None, processors=[logged], wrapper_class=structlog.BoundLogger)
-    ingest = NodeIngest(balancer, Config().hosts_allowed, metrics, loop.time, log, streams_max=streams_max)
+    allowed = Config().hosts_allowed
+    ingest = NodeIngest(balancer, allowed, metrics, loop.time, log, streams_max=streams_max, router=name)
     patience = [
         (name, value // impatience if name.startswith(("grpc.keepalive", "grpc.http2.ping_timeout")) else value)
         for name, value in GRPC_OPTIONS

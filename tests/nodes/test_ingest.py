@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 from extproc.core.settings import NodeLimits
-from extproc.nodes import ingest
+from extproc.nodes import complaints, reports
 from extproc.pb.nodes_pb2 import Acknowledgement, AgentMessage, Goodbye, ModelList, RouterMessage, ServedModel
 from tests.nodes.loopback import Agent, agent, router
 from tests.nodes.messages import snapshot_message
@@ -142,7 +142,7 @@ async def test_a_router_that_is_full_of_agents_refuses_the_next_one() -> None:
 
 
 async def test_one_stream_may_report_so_many_nodes_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingest, "NODES_PER_STREAM_MAX", 2)
+    monkeypatch.setattr(reports, "NODES_PER_STREAM_MAX", 2)
     async with router() as to, agent(to) as stream:
         verdicts = [
             (await stream.say(snapshot_message(node_id=f"gpu-{n}", host=f"10.0.0.{n + 1}:80"))).verdict
@@ -170,7 +170,7 @@ async def test_every_refused_node_is_named_in_the_log_and_none_fills_it() -> Non
 
 
 async def test_the_log_of_refused_nodes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingest, "COMPLAINTS_KEPT_MAX", 3)
+    monkeypatch.setattr(complaints, "COMPLAINTS_KEPT_MAX", 3)
     async with router() as to, agent(to) as stream:
         for number in range(20):
             await stream.say(snapshot_message(node_id=f"gpu-{number}", host="8.8.8.8:80", sequence=number))

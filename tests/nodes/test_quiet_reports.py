@@ -128,7 +128,7 @@ async def test_what_is_wrong_is_refused_in_a_later_report_as_in_the_first() -> N
 
 
 async def test_a_goodbye_makes_room_for_another_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extproc.nodes.ingest.NODES_PER_STREAM_MAX", 1)
+    monkeypatch.setattr("extproc.nodes.reports.NODES_PER_STREAM_MAX", 1)
     async with router() as to, agent(to) as stream:
         first, second = numbered(2)
         await stream.say(first)
