@@ -15,9 +15,10 @@ from extproc.sim import comparison as comparisons
 from extproc.sim import engineprofile, fleetplan, workloads
 from extproc.sim.compared import Compared
 from extproc.sim.comparison import Comparison
+from extproc.sim.exchange import Exchanging
 from extproc.sim.fleetplan import FleetPlan
 from extproc.sim.steptime import StepCost
-from extproc.simulationoptions import contenders, seconds
+from extproc.simulationoptions import contenders, exchanging, seconds
 
 INTERVAL_S_MIN: Final = 0.01
 INTERVAL_S_MAX: Final = 60.0
@@ -44,6 +45,7 @@ def understood(
     delay: str,
     policy: Path | None,
     profile: Path | None,
+    exchange: str = "none",
     config: Path | None = None,
     priorities: str | None = None,
     **numbers: Any,
@@ -55,6 +57,7 @@ def understood(
     shares = _loads(loads)
     interval_s = seconds("--snapshot-interval", snapshot_interval, INTERVAL_S_MIN, INTERVAL_S_MAX)
     delay_s = seconds("--delay", delay, 0.0, DELAY_S_MAX)
+    told = exchanging(exchange)
     cost = StepCost() if profile is None else engineprofile.read(profile)
     settings = _settings(config)
     supply = workloads.supply(trace)
@@ -64,7 +67,7 @@ def understood(
     for found in (fleet, entrants, shares, cost, settings):
         if isinstance(found, list):
             faults += [one for one in found if isinstance(one, Fault)]
-    faults += [one for one in (interval_s, delay_s, supply, classes) if isinstance(one, Fault)]
+    faults += [one for one in (interval_s, delay_s, told, supply, classes) if isinstance(one, Fault)]
     if faults:
         return faults
     assert isinstance(fleet, FleetPlan)
@@ -74,6 +77,7 @@ def understood(
     assert isinstance(shares, tuple)
     assert isinstance(interval_s, float)
     assert isinstance(delay_s, float)
+    assert not isinstance(told, Fault)
     assert not isinstance(supply, Fault)
     assert not isinstance(classes, Fault)
     return Comparison(
@@ -84,6 +88,7 @@ def understood(
         loads=shares,
         snapshot_interval_s=interval_s,
         delay_s=delay_s,
+        exchange=told,
         settings=settings,
         cost=cost,
         priorities=classes,
@@ -112,6 +117,7 @@ def as_json(comparison: Comparison, compared: Compared) -> dict[str, Any]:
         "classes": {name: one.model_dump() for name, one in comparison.settings.classes.items()},
         "default_class": comparison.settings.default_class,
         "priorities": dict(comparison.priorities),
+        "exchange": _told(comparison.exchange),
     }
     numbers = (
         "requests",
@@ -132,6 +138,13 @@ def as_json(comparison: Comparison, compared: Compared) -> dict[str, Any]:
         "missed": [msgspec.to_builtins(one) for one in compared.missed],
         "settings": settings,
     }
+
+
+def _told(exchange: Exchanging | None) -> dict[str, Any] | None:
+    """What routers tell each other, for machines."""
+    if exchange is None:
+        return None
+    return {"interval_s": exchange.interval_s, "placements": exchange.placements}
 
 
 def _settings(config: Path | None) -> BalancerSettings | list[Fault]:

@@ -2,13 +2,18 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from extproc import settingtypes, strategytext, yamlfile
 from extproc.core.policy import policy_from_mapping
 from extproc.core.settings import GOT_CHARS_MAX, Fault, shown
 from extproc.sim import comparison as comparisons
 from extproc.sim.comparison import Contender
+from extproc.sim.exchange import Exchanging
+
+EXCHANGE_S_MIN: Final = 0.05
+EXCHANGE_S_MAX: Final = 10.0
+"""As `exchange.interval_s` of serve."""
 
 
 def contenders(strategies: str, policy: Path | None) -> tuple[Contender, ...] | list[Fault]:
@@ -39,6 +44,19 @@ def contenders(strategies: str, policy: Path | None) -> tuple[Contender, ...] | 
     contenders = [comparisons.contender(name, base) for name in names]
     faults = [fault for one in contenders if isinstance(one, list) for fault in one]
     return faults or tuple(one for one in contenders if isinstance(one, Contender))
+
+
+def exchanging(text: str) -> Exchanging | Fault | None:
+    """What routers tell each other by `--exchange`; `None`: nothing. Or what the option must be."""
+    if text == "none":
+        return None
+    if text == "prefixes":
+        return Exchanging(placements=True)
+    interval_s = seconds("--exchange", text, EXCHANGE_S_MIN, EXCHANGE_S_MAX)
+    if isinstance(interval_s, Fault):
+        wanted = f"none, prefixes, or {EXCHANGE_S_MIN:g} to {EXCHANGE_S_MAX:g} seconds, as 500ms, 2s or 0.5"
+        return Fault("--exchange", wanted, repr(text)[:GOT_CHARS_MAX])
+    return Exchanging(interval_s=interval_s)
 
 
 def seconds(option: str, text: str, least: float, most: float) -> float | Fault:

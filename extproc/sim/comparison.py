@@ -19,6 +19,7 @@ from extproc.core.policy import RoutingPolicy
 from extproc.core.settings import GOT_CHARS_MAX, BalancerSettings, Fault
 from extproc.sim import parallel, processpool, workloads
 from extproc.sim.compared import MISSED_MAX, Compared, missed, row
+from extproc.sim.exchange import Exchanging
 from extproc.sim.fleetevents import Lasted
 from extproc.sim.fleetplan import FleetPlan
 from extproc.sim.measures import Measures
@@ -66,6 +67,7 @@ class Comparison:
     """Shares of the capacity; over 1 is overload."""
     seeds: int
     routers: int = 1
+    exchange: Exchanging | None = None
     snapshot_interval_s: float = 1.0
     first_tokens: bool = False
     kv_events: bool = False
@@ -167,6 +169,7 @@ def _run(comparison: Comparison, task: _Task) -> _Ran:
         settings=comparison.settings,
         cost=comparison.cost,
         routers=comparison.routers,
+        exchange=comparison.exchange,
         snapshot_interval_s=comparison.snapshot_interval_s,
         first_tokens=comparison.first_tokens,
         kv_events=comparison.kv_events,

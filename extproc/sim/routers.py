@@ -17,6 +17,8 @@ from extproc.core.request import Endpoint, InferenceRequest, TokenCount
 from extproc.core.settings import BalancerSettings
 from extproc.core.snapshot import KvBlocksTold, NodeEvent, NotAllowed
 from extproc.sim import kvevents
+from extproc.sim.agenda import Agenda
+from extproc.sim.exchange import Exchange, Exchanging
 from extproc.sim.sampling import MODEL
 from extproc.sim.traces import Arrival
 
@@ -64,6 +66,20 @@ class Routers:
         """Places of balancers that say that there may be room."""
         for place, balancer in enumerate(self._balancers):
             balancer.on_room = partial(self._room, place)
+
+    def exchange(self, agenda: Agenda, plan: Exchanging, delay_s: float, seed: int) -> None:
+        """From the beginning of the simulation on they tell each other what they sent; a way takes so long."""
+        if len(self._balancers) > 1:
+            Exchange(agenda, self._balancers, plan, delay_s, seed).begin(0.0)
+
+    def keep_ticking(self, agenda: Agenda, interval_s: float) -> None:
+        """Tell them that time passes, from the beginning of the simulation on."""
+
+        def tick(now_s: float, _: None) -> None:
+            self.tick(now_s)
+            agenda.at(now_s + interval_s, tick)
+
+        agenda.at(0.0, tick)
 
     @property
     def requests_open(self) -> int:

@@ -8,10 +8,8 @@ One run is an agenda of what happens next. Nothing in it depends on a clock, on 
 chance comes from the seed: the same run gives the same records on every machine.
 
 A request that a router lets wait goes when that says so: it is asked, at the same moment, whenever it says that there
-may be room, and when somebody's time is up.
-
-What is simplified: routers and agents take no time, no message is lost but for the ends that the setup says, clients
-never give up, and a request that its node fails is not sent again.
+may be room, and when somebody's time is up. What is simplified: routers and agents take no time, no message is lost but
+as the setup says, clients never give up, and a request that its node fails is not sent again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,6 +25,7 @@ from extproc.core.settings import BalancerSettings
 from extproc.sim.agenda import Agenda, Happens
 from extproc.sim.agents import Agents
 from extproc.sim.events import Finished, FirstToken, Preempted, Request, Token
+from extproc.sim.exchange import Exchanging
 from extproc.sim.fleetplan import FleetPlan
 from extproc.sim.measures import Measures, Served, measure
 from extproc.sim.node import Node, within_context
@@ -52,6 +51,8 @@ class Setup:
     cost: StepCost = field(default_factory=StepCost)
     routers: int = 1
     """Each has its own balancer and gets its share of the requests; agents report to all. 1 to `ROUTERS_MAX`."""
+    exchange: Exchanging | None = None
+    """What they tell each other. `None`: nothing."""
     snapshot_interval_s: float = 1.0
     first_tokens: bool = False
     """Whether routers are told of first tokens as they come, and not by snapshots alone."""
@@ -287,14 +288,13 @@ class _Simulation:
         nodes = settings.nodes
         began_s = -(nodes.settle_s + nodes.slow_start_s + 4 * max(nodes.report_interval_s, setup.snapshot_interval_s))
         lost, told = setup.lost_share, setup.kv_events
+        if setup.exchange is not None:
+            settings = setup.exchange.settings(settings)
         routers = Routers(setup.routers, policy, settings, began_s, lost, self._ask_now, kv_events=told)
         interval_s, delay_s = setup.snapshot_interval_s, setup.delay_s
+        if setup.exchange is not None:
+            routers.exchange(agenda, setup.exchange, delay_s, setup.seed)
         agents = Agents(agenda, interval_s, delay_s, self._take_events, routers.observe, kv_events=told)
         agents.begin(self._nodes, began_s, chance)
-        agenda.at(0.0, self._tick, nodes.prune_interval_s)
+        routers.keep_ticking(agenda, nodes.prune_interval_s)
         return routers
-
-    def _tick(self, now_s: float, interval_s: float) -> None:
-        if self._routers is not None:
-            self._routers.tick(now_s)
-        self._agenda.at(now_s + interval_s, self._tick, interval_s)
