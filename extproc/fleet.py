@@ -15,7 +15,7 @@ import aiohttp
 
 from extproc import address, envoyconf
 from extproc.address import Address, TcpAddress
-from extproc.children import Child, ChildFailedError, envoy_binary, ourselves
+from extproc.children import Child, ChildFailedError, envoy_binary, nats_binary, ourselves
 
 ANY_PORT = TcpAddress("127.0.0.1", 0)
 BOOTSTRAP = Path(__file__).parent.parent / "envoy" / "demo.yaml"
@@ -61,6 +61,15 @@ class Envoy:
     admin_url: str
 
 
+@dataclass(frozen=True, slots=True)
+class Nats:
+    """A running NATS server."""
+
+    child: Child
+    url: str
+    """As in nats://127.0.0.1:4222."""
+
+
 class Fleet:
     """The child processes of one folder. Leaving the context ends them all, however it is left."""
 
@@ -98,21 +107,47 @@ class Fleet:
             ),
         )
 
-    async def serve(self, config: Mapping[str, Any]) -> Serve:
+    async def agents(
+        self, name: str, engines: Sequence[Engine], serves: Sequence[Serve], *, interval_s: float, nats: Nats | None
+    ) -> Child:
+        """Start one agent for several engines, which tells every `serve`; over NATS where there is one."""
+        config: dict[str, Any] = {
+            "routers": [str(one.agents) for one in serves],
+            "interval_s": interval_s,
+            "idle_interval_s": interval_s,
+            "drain_s": 0,
+            "engines": [
+                {"node_id": one.name, "engine": f"http://{one.address}", "host": str(one.address)} for one in engines
+            ],
+        }
+        if nats is not None:
+            config["nats"] = {"servers": [nats.url]}
+        path = self.folder / f"{name}.yaml"
+        path.write_text(json.dumps(config))
+        return await self._start(name, ourselves("agent", "--config", str(path)))
+
+    async def nats(self) -> Nats:
+        """Start a NATS server of ours alone: nobody else on the machine is asked whether a port is free."""
+        child = await self._start("nats", [nats_binary(), "--addr", ANY_PORT.host, "--port", "-1"])
+        found = await child.logged(r"Listening for client connections on (\S+)$", within_s=_START_S)
+        return Nats(child, f"nats://{found[1]}")
+
+    async def serve(self, config: Mapping[str, Any], name: str = "serve") -> Serve:
         """Start `extproc serve` with a configuration; it takes ports of the system's choice where that names none."""
         listen = dict.fromkeys(("extproc", "agents", "admin"), str(ANY_PORT)) | dict(config.get("listen", {}))
-        path = self.folder / "serve.yaml"
+        path = self.folder / f"{name}.yaml"
         path.write_text(json.dumps({**config, "listen": listen}))
-        child = await self._start("serve", ourselves("serve", "--config", str(path)))
+        child = await self._start(name, ourselves("serve", "--config", str(path)))
         return Serve(child, *await _listening(child, "extproc", "agents", "admin"))
 
     async def envoy(
         self,
-        serve: Serve | None,
+        serve: Serve | Sequence[Serve] | None,
         known: Sequence[TcpAddress],
         *,
         listen: TcpAddress = ANY_PORT,
         bootstrap: Path = BOOTSTRAP,
+        name: str = "envoy",
     ) -> Envoy:
         """Start Envoy with a bootstrap, its addresses replaced by those of the running parts.
 
@@ -124,13 +159,13 @@ class Fleet:
         if known:
             clusters["known-nodes"] = known
         if serve is not None:
-            clusters["extproc"] = [serve.extproc]
+            clusters["extproc"] = [one.extproc for one in ([serve] if isinstance(serve, Serve) else serve)]
         envoyconf.place(placed, admin=ANY_PORT, listeners={"llm": listen}, clusters=clusters)
-        config, admin_file = self.folder / "envoy.json", self.folder / "envoy-admin"
+        config, admin_file = self.folder / f"{name}.json", self.folder / f"{name}-admin"
         config.write_text(envoyconf.bootstrap_json(placed))
         admin_file.unlink(missing_ok=True)
         child = await self._start(
-            "envoy",
+            name,
             [
                 *(envoy_binary(), "--config-path", config, "--admin-address-path", admin_file),
                 *("--concurrency", "1", "--disable-hot-restart", "--file-flush-interval-msec", "200"),

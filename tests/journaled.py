@@ -23,6 +23,7 @@ from extproc.core.snapshot import KvBlocksTold, NodeLeft, NodeReported, NodeStat
 from extproc.core.staticsettings import StaticModel, StaticNode
 from extproc.journal.balancer import JournaledBalancer, balancer, close
 from tests.core.fleet import MODEL, request, snapshot
+from tests.peerlives import PEER_CALLS, PEER_NAMES, hear
 
 START_S = 5000.0
 NODES = "abc"
@@ -141,6 +142,7 @@ _REST = st.one_of(
         over=st.booleans(),
         used_tokens=_counts(20_000),
     ),
+    PEER_CALLS,
     _call("left", node=st.sampled_from(NODES), boot_id=st.sampled_from(["boot-1", "boot-2"])),
     _call("tick"),
     _call("settle"),
@@ -195,6 +197,8 @@ def live(one: Balancer, life: Iterable[Call], name: str = "r") -> list[Decision]
                 decisions.append(decide(sent[-1], policy, now_s))
             case "kv_blocks":
                 one.observe(KvBlocksTold(**arguments), now_s)
+            case _ if call in PEER_NAMES:
+                hear(one, call, arguments, now_s)
             case "served":
                 one.served(which, arguments["host"], now_s)
             case "uninspected":
@@ -208,12 +212,8 @@ def live(one: Balancer, life: Iterable[Call], name: str = "r") -> list[Decision]
                 known = next((asked for asked in sent if asked.request_id == which), None)
                 if known is not None:
                     one.recount(replace(known, prompt=TokenCount(arguments["tokens"], exact=True)))
-            case "first_token":
-                one.first_token(which, now_s)
-            case "leave":
-                one.leave(which, now_s)
-            case "finish":
-                one.finish(which, now_s)
+            case "first_token" | "leave" | "finish":
+                getattr(one, call)(which, now_s)
             case "answered":
                 one.answered(Answered(which, **arguments), now_s)
             case "tick":

@@ -171,6 +171,28 @@ def test_the_environment_may_name_several_routers(ran: Ran, told: str) -> None:
     assert [str(router) for router in config.routers] == ["unix:/run/a,b c"]
 
 
+def test_agent_has_no_routers_of_its_own_beside_nats(ran: Ran) -> None:
+    config = agent_config(ran, *AGENT, "--nats", "nats://10.0.0.3:4222", "--nats", "tls://h:1")
+    assert config.nats is not None
+    assert (config.nats.servers, config.nats.fleet, config.routers) == (
+        ("nats://10.0.0.3:4222", "tls://h:1"),
+        "default",
+        (),
+    )
+    ran.given.clear()
+    told = "nats://a:1,nats://b:2"
+    config = agent_config(ran, *AGENT, EXTPROC_ROUTER="10.0.0.1:9004", EXTPROC_NATS=told)
+    assert config.nats is not None
+    assert config.nats.servers == ("nats://a:1", "nats://b:2")
+    assert [str(router) for router in config.routers] == ["10.0.0.1:9004"]
+
+
+def test_what_is_no_nats_server_is_told_as_the_option(ran: Ran) -> None:
+    result = run(*AGENT, "--nats", "nats://user:secret@h:1")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("--nats: wanted nats://host:port or tls://host:port, with nothing else in it")
+
+
 def test_agent_reads_several_engines_from_a_file(ran: Ran, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(
         "engines:\n- {node_id: a, engine: 'http://h:1'}\n- {node_id: b, engine: 'http://h:2'}\n"

@@ -5,7 +5,9 @@ import pytest
 
 from extproc import comparing
 from extproc.core.settings import BalancerSettings
+from extproc.sim.compared import Compared
 from extproc.sim.comparison import Comparison
+from extproc.sim.exchange import Exchanging
 from extproc.strategytext import SETTINGS
 
 OPTIONS: dict[str, Any] = {
@@ -186,3 +188,28 @@ def test_faults_of_several_files_say_in_which_they_stand(tmp_path: Path) -> None
         "--strategy lmetric: first_token_weight: wanted greater than or equal to 0, got '-1'",
         f"{profile}: (top): wanted a mapping, got []",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("none", None),
+        ("2s", Exchanging(interval_s=2.0)),
+        ("50ms", Exchanging(interval_s=0.05)),
+        ("10", Exchanging(interval_s=10.0)),
+        ("prefixes", Exchanging(interval_s=0.5, placements=True)),
+    ],
+)
+def test_routers_tell_each_other_what_the_option_says(text: str, expected: Exchanging | None) -> None:
+    found = comparing.understood(**OPTIONS, exchange=text)
+    assert isinstance(found, Comparison)
+    assert found.exchange == expected
+    settings = comparing.as_json(found, Compared(rows=(), seeds=1, capacity_per_s=1.0, cut=0))["settings"]
+    told = expected and {"interval_s": expected.interval_s, "placements": expected.placements}
+    assert settings["exchange"] == told
+
+
+@pytest.mark.parametrize("text", ["", "0.049s", "10.1s", "prefix", "nan", "0.5s,2s"])
+def test_what_exchange_should_be_is_told(text: str) -> None:
+    wanted = "none, prefixes, or 0.05 to 10 seconds, as 500ms, 2s or 0.5"
+    assert faults_of(exchange=text) == [f"--exchange: wanted {wanted}, got {text!r}"]

@@ -125,3 +125,14 @@ def test_faults_end_the_command_before_anything_is_simulated() -> None:
     assert result.exit_code == 1
     assert result.stdout == ""
     assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["--nodes", "--strategy"]
+
+
+def test_what_routers_tell_each_other_changes_the_figures_and_stands_in_the_json() -> None:
+    options = ("--strategy", "least-added-delay", "--routers", "3", "--load", "0.9", "--json")
+    none, told = (json.loads(simulate(*options, "--exchange", text).stdout) for text in ("none", "prefixes"))
+    assert (none["settings"]["exchange"], none["settings"]["routers"]) == (None, 3)
+    assert told["settings"]["exchange"] == {"interval_s": 0.5, "placements": True}
+    assert none["rows"] != told["rows"]
+    refused = simulate(*options, "--exchange", "often")
+    assert refused.exit_code == 1
+    assert "--exchange: wanted none, prefixes, or " in refused.output

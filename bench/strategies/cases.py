@@ -14,6 +14,7 @@ from msgspec import Struct
 from extproc.core.cost import DEFAULT_STRATEGY, STRATEGIES
 from extproc.core.policy import RoutingPolicy
 from extproc.sim.comparison import REFERENCE
+from extproc.sim.exchange import Exchanging
 from extproc.sim.workloads import GENERATED
 
 LOADS: Final = (0.6, 0.75)
@@ -83,6 +84,8 @@ class Case(Struct, frozen=True, kw_only=True):
     """Whether nodes tell what their caches have."""
     kv_blocks: int | None = None
     """Of each node's cache; `None`: as the setting's fleet has."""
+    exchange: Exchanging | None = None
+    """What routers tell each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,7 @@ class Scope:
         fault: str | None = None,
         kv_events: bool = False,
         kv_blocks: int | None = None,
+        exchange: Exchanging | None = None,
     ) -> list[Case]:
         """One for each of these settings, if it is at hand, each seed, load and strategy. `None`: every setting."""
         wanted = set(SETTINGS if names is None else names)
@@ -123,6 +127,7 @@ class Scope:
                 fault=fault,
                 kv_events=kv_events,
                 kv_blocks=kv_blocks,
+                exchange=exchange,
             )
             for setting in self.settings
             if setting.name in wanted

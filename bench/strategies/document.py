@@ -45,7 +45,7 @@ PARTS: Final[Mapping[str, Part]] = MappingProxyType(
 
 def written(parts: Iterable[str], scope: Scope, found: Found) -> str:
     """The text of these parts, in Markdown."""
-    texts = [_about(scope)]
+    texts = [about(scope)]
     for name in parts:
         part = PARTS[name]
         grids = part.grids(scope, found)
@@ -79,7 +79,8 @@ def placed(document: str, text: str, begin_mark: str = BEGIN, end_mark: str = EN
     return f"{before}{begin_mark}\n{text}\n{end_mark}{after}"
 
 
-def _about(scope: Scope) -> str:
+def about(scope: Scope, wanted: Iterable[str] = cases.SETTINGS) -> str:
+    """What was run, and which of the wanted settings was not at hand."""
     numbers: dict[int, list[str]] = {}
     for setting in scope.settings:
         numbers.setdefault(scope.requests or setting.requests, []).append(setting.name)
@@ -87,7 +88,7 @@ def _about(scope: Scope) -> str:
     if len(numbers) == 1:
         requests = str(next(iter(numbers)))
     seeds = f"{scope.seeds} seeds" if scope.seeds > 1 else "one seed"
-    missing = [name for name in cases.SETTINGS if name not in {one.name for one in scope.settings}]
+    missing = [name for name in wanted if name not in {one.name for one in scope.settings}]
     absent = f" Without {_listed(missing, '; ')}, whose traces were not at hand." if missing else ""
     return (
         f"Eight nodes, {seeds}; requests in each run: {requests}. Figures are means of the seeds; in brackets the "

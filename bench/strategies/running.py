@@ -119,6 +119,7 @@ def _run(case: Case, arrivals: list[Arrival], capacity: float, healthy: FleetPla
         snapshot_interval_s=case.snapshot_interval_s,
         first_tokens=case.first_tokens,
         kv_events=case.kv_events,
+        exchange=case.exchange,
         seed=case.seed,
     )
     return simulate(scaled(arrivals, case.load * capacity), setup).measures

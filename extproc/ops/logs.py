@@ -48,10 +48,15 @@ class _Stderr:
         """The thread does that."""
 
     def _write(self) -> None:
+        line = ""
         while (text := self._lines.get()) is not None:
+            line += text
+            if not line.endswith("\n"):
+                continue  # its end comes by itself; other processes may write to the same file between
             with contextlib.suppress(OSError, ValueError, AttributeError):
-                sys.stderr.write(text)
+                sys.stderr.write(line)
                 sys.stderr.flush()
+            line = ""
 
     def _end(self) -> None:
         with contextlib.suppress(queue.Full):

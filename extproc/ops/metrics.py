@@ -1,7 +1,7 @@
 """What operators can watch: the metrics of one `serve`, and the page that has them.
 
 Every metric's name and meaning stands here, in `requestmetrics`, `queuemetrics`, `answermetrics`, `tokenmetrics`,
-`capacitymetrics` or `nodegauges` only.
+`exchangemetrics`, `capacitymetrics` or `nodegauges` only.
 
 Labels have few values: outcomes, codes and verdicts are closed sets, tokenizers are those of the configuration, and
 node ids are bounded by `nodes_max` because a node's series go when the table forgets it. Model names of requests are
@@ -23,6 +23,7 @@ from prometheus_client import (
 from extproc.core.forecast import ModelForecast
 from extproc.ops.answermetrics import AnswerMetrics
 from extproc.ops.capacitymetrics import CapacityGauges
+from extproc.ops.exchangemetrics import ExchangeMetrics
 from extproc.ops.nodegauges import NodeGauges, NodeSample
 from extproc.ops.queuemetrics import QueueMetrics
 from extproc.ops.requestmetrics import RequestMetrics
@@ -47,6 +48,8 @@ class Metrics:
         """Told by the access log."""
         self.tokens = TokenMetrics(registry)
         """Told by the counter."""
+        self.exchange = ExchangeMetrics(registry)
+        """Told by the exchange with other routers."""
         self._snapshots = Counter(
             "extproc_snapshots_total",
             "Messages of agents. verdict: applied, ignored (old or repeated) or refused (wrong; the log says why).",

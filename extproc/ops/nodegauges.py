@@ -9,7 +9,8 @@ from prometheus_client.registry import Collector
 
 from extproc.core.balancer import Balancer
 from extproc.core.loads import prefill_tokens_ahead
-from extproc.core.snapshot import Freshness, NodeState, NodeView
+from extproc.core.peerload import NO_PEER_LOAD, PeerLoad
+from extproc.core.snapshot import NO_LOAD, Freshness, NodeState, NodeView, OwnLoad
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,10 @@ class NodeSample:
     """For how long still no request goes there, because it failed some; 0 or less: it is on trial. `None`: neither."""
     kv_blocks_told: int | None = None
     """Blocks of 16 tokens that it tells it has in its cache; `None`: it does not tell."""
+    own: OwnLoad = NO_LOAD
+    """What this router has there; in `view.own` is what the others have, too."""
+    peers: PeerLoad = NO_PEER_LOAD
+    """What the other routers have."""
 
     @property
     def is_ready(self) -> bool:
@@ -42,8 +47,9 @@ def samples_of(balancer: Balancer, now_s: float) -> list[NodeSample]:
         out_s = None if until_s is None else until_s - now_s
         ahead = prefill_tokens_ahead(view, now_s)
         age_s = None if view.is_static else now_s - view.sampled_at_s
-        told = balancer.kv_blocks_told(view.snapshot.node_id)
-        return NodeSample(view, balancer.freshness(view, now_s), age_s, ahead, out_s, told)
+        node_id = view.snapshot.node_id
+        told, own, peers = balancer.kv_blocks_told(node_id), balancer.own_load(node_id), balancer.peer_load(node_id)
+        return NodeSample(view, balancer.freshness(view, now_s), age_s, ahead, out_s, told, own, peers)
 
     return [sample_of(view) for view in balancer.views()]
 
@@ -82,12 +88,17 @@ class NodeGauges(Collector):
         yield _gauge(
             "extproc_node_sequences_open",
             "Answers asked of the node by this router and not finished; a request for n answers counts n.",
-            ((one, one.view.own.sequences_open) for one in nodes),
+            ((one, one.own.sequences_open) for one in nodes),
+        )
+        yield _gauge(
+            "extproc_node_peers_sequences_open",
+            "The same of the other routers together, by their latest words.",
+            ((one, one.peers.sequences_open) for one in nodes),
         )
         yield _gauge(
             "extproc_node_in_flight",
             "Answers that the node works on or has queued, whoever asked: its snapshot, brought up to date by what "
-            "this router sent and saw end since.",
+            "this router and its peers sent and saw end since.",
             ((one, one.view.in_flight) for one in nodes),
         )
         yield _gauge(

@@ -148,7 +148,7 @@ def failover_cluster() -> Part:
 
 
 def processor_cluster(d: Description) -> Part:
-    """`extproc serve`, each of them."""
+    """`extproc serve`, each of them, with all its workers."""
     keepalive = {"interval": "10s", "timeout": "5s"}
     part: Part = {
         "name": PROCESSOR,
@@ -169,7 +169,7 @@ def processor_cluster(d: Description) -> Part:
     }
     if d.processor_tls is not None:
         part["transport_socket"] = transport_socket(d.processor_tls, http2=True)
-    return part | {"load_assignment": _assignment(PROCESSOR, d.processor)}
+    return part | {"load_assignment": _assignment(PROCESSOR, d.endpoints)}
 
 
 def clusters(d: Description) -> list[Part]:

@@ -17,7 +17,8 @@ from pydantic import (
 )
 
 from extproc import yamlfile
-from extproc.address import Address, TcpAddress, UnixAddress
+from extproc.address import PORT_MAX, Address, TcpAddress, UnixAddress, of_worker
+from extproc.config import WORKERS_MAX
 from extproc.core.policy import RoutingPolicy, policy_from_mapping
 from extproc.core.settings import Fault, faults_of
 from extproc.nearkeys import with_near_keys
@@ -114,6 +115,8 @@ class Description(BaseModel):
         (TcpAddress("127.0.0.1", 9002),), max_length=100
     )
     """Where `extproc serve` listens, each of them. Names are asked for again and again."""
+    workers: int = Field(1, ge=1, le=WORKERS_MAX)
+    """Of each `serve`, as its own `workers`: each has the next address (`address.of_worker`)."""
     several_processors: bool = False
     """Whether a name of `processor` stands for several; more than one address says so by itself."""
     processor_tls: Tls | None = None
@@ -164,6 +167,11 @@ class Description(BaseModel):
     decision_headers: bool = False
     """Answers tell the client what was decided: for demonstrations."""
 
+    @property
+    def endpoints(self) -> tuple[Address, ...]:
+        """Where Envoy finds every worker of every `serve`."""
+        return tuple(of_worker(one, number) for one in self.processor for number in range(self.workers))
+
     @field_validator("processor", "routes")
     @classmethod
     def _some(cls, listed: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -183,6 +191,17 @@ class Description(BaseModel):
             msg = "ports from 1 on"
             raise ValueError(msg)
         return addresses
+
+    @model_validator(mode="after")
+    def _each_has_a_place(self) -> "Description":
+        for one in self.endpoints:
+            if isinstance(one, TcpAddress) and one.port > PORT_MAX:
+                msg = f"ports up to {PORT_MAX} for all workers ({one})"
+                raise ValueError(msg)
+        if len(set(self.endpoints)) < len(self.endpoints):
+            msg = f"with workers ({self.workers}) addresses of `processor` that are no worker's of another"
+            raise ValueError(msg)
+        return self
 
     @model_validator(mode="after")
     def _replaceable(self) -> "Description":

@@ -57,7 +57,7 @@ def resources(d: Description, at: EnvoyGateway) -> list[Part]:
         for number, start in enumerate(range(0, len(d.nodes), ENDPOINTS_MAX))
     ]
     refs = [{"group": "gateway.envoyproxy.io", "kind": "Backend", "name": one["metadata"]["name"]} for one in backends]
-    service = _service(d.processor[0])
+    services = [_service(one) for one in d.endpoints]
     made = [
         _resource("gateway.networking.k8s.io/v1", "HTTPRoute", name, at, _http_route(route, refs, at))
         for name, route in routes.items()
@@ -70,14 +70,14 @@ def resources(d: Description, at: EnvoyGateway) -> list[Part]:
         targets = [name for name, route in routes.items() if route.first_tokens is first_tokens]
         if targets:
             name = f"{NAME}-first-tokens" if first_tokens else NAME
-            spec = {"targetRefs": _targets(targets), **extension(d, service, first_tokens=first_tokens)}
+            spec = {"targetRefs": _targets(targets), **extension(d, services, first_tokens=first_tokens)}
             made.append(_resource(API, "EnvoyExtensionPolicy", name, at, spec))
     gateway = [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": at.gateway}]
     return [
         *made,
         _resource(API, "BackendTrafficPolicy", NAME, at, {"targetRefs": _targets(list(routes)), **backend_traffic(d)}),
         _resource(API, "ClientTrafficPolicy", NAME, at, {"targetRefs": gateway, **client_traffic(d)}),
-        _resource(API, "EnvoyProxy", NAME, at, {"telemetry": {"accessLog": _access_log(service)}}),
+        _resource(API, "EnvoyProxy", NAME, at, {"telemetry": {"accessLog": _access_log(services)}}),
     ]
 
 
@@ -161,10 +161,10 @@ def _backend(d: Description, nodes: Sequence[Address]) -> Part:
     return {"endpoints": endpoints, **({"appProtocols": ["gateway.envoyproxy.io/h2c"]} if d.node_http2 else {})}
 
 
-def _access_log(service: Part) -> Part:
+def _access_log(services: list[Part]) -> Part:
     (line,) = (log for log in access_logs() if log["name"] == "stdout")
     shown = {"type": "JSON", "json": line["typed_config"]["log_format"]["json_format"]}
-    told = {"type": "ALS", "als": {"logName": "ends", "type": "HTTP", "backendRefs": [service]}}
+    told = {"type": "ALS", "als": {"logName": "ends", "type": "HTTP", "backendRefs": services}}
     return {
         "settings": [
             {"format": shown, "sinks": [{"type": "File", "file": {"path": "/dev/stdout"}}]},

@@ -31,7 +31,7 @@ _RAISED: Final = {
 }
 
 
-def extension(d: Description, service: Part, *, first_tokens: bool) -> Part:
+def extension(d: Description, services: list[Part], *, first_tokens: bool) -> Part:
     """Of an EnvoyExtensionPolicy: the external processor."""
     body = _BODIES[d.body_mode]
     request: Part = {} if body is None else {"body": body}
@@ -45,7 +45,7 @@ def extension(d: Description, service: Part, *, first_tokens: bool) -> Part:
     return {
         "extProc": [
             {
-                "backendRefs": [service],
+                "backendRefs": services,
                 "backendSettings": {
                     "circuitBreaker": _RAISED,
                     "healthCheck": {"active": healthy | {"unhealthyThreshold": 2, "healthyThreshold": 1}},

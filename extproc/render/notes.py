@@ -88,6 +88,11 @@ _AROUND = {
     ),
 }
 
+_IN_TURN = (
+    "The workers of extproc take turns, for a request costs them most at its start. By the least requests open, a "
+    "worker that has just been started again would get all of them."
+)
+
 
 def notes(d: Description) -> dict[str, str]:
     """The notes on a description's bootstrap, for `yaml_text`."""
@@ -133,6 +138,7 @@ def _cluster_notes(d: Description) -> dict[str, str]:
         ),
         f"{FAILOVER}/circuit_breakers": "Retries are counted here: the default of three at a time is no burst.",
         f"clusters/{PROCESSOR}": "\n",
+        **({f"{PROCESSOR}/lb_policy": _IN_TURN} if d.workers > 1 else {}),
         f"{PROCESSOR}/circuit_breakers": (
             "Every request in flight holds one gRPC stream: the default of 1024 requests would be the limit of the "
             "gateway."

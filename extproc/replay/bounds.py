@@ -8,8 +8,10 @@ import msgspec
 from pydantic import ValidationError
 
 from extproc.core.admissionsettings import TENANT_CHARS_MAX
+from extproc.core.peershares import SHARE_BOUNDS, NodeShare
 from extproc.core.request import HOST_CHARS_MAX, MODEL_CHARS_MAX, SUBSET_HOSTS_MAX
 from extproc.core.settings import BalancerSettings, Fault, faults_of, shown
+from extproc.core.sharing import NODES_TOLD_MAX
 from extproc.core.snapshot import (
     ADAPTERS_MAX,
     CONTEXT_LENGTH_TOKENS_MAX,
@@ -23,8 +25,8 @@ from extproc.core.snapshot import (
     ServedModel,
     Snapshot,
 )
+from extproc.journal.lineform import BLOCK_BYTES
 from extproc.journal.lines import (
-    BLOCK_BYTES,
     LINE_BYTES_MAX,
     Admitted,
     Decided,
@@ -43,6 +45,7 @@ from extproc.journal.lines import (
     Told,
     Uninspected,
 )
+from extproc.journal.peerlines import Peer, PeerGone, PeerWord, Placed
 from extproc.kvchain import TOKEN_BLOCKS_MAX
 from extproc.tokens.blocks import PROMPT_BLOCKS_MAX
 
@@ -157,6 +160,8 @@ def _numbers(line: Line) -> Iterator[tuple[str, float | None, float, float]]:
             yield "boot_id (length)", len(boot_id), 1, ID_CHARS_MAX
             yield from _numbers_packed("stored", stored, LINE_BYTES_MAX)
             yield from _numbers_packed("removed", removed, LINE_BYTES_MAX)
+        case PeerWord() | PeerGone() | Placed():
+            yield from _numbers_peer(line)
         case Models(models=models):
             yield "models (length)", len(models), 0, MODELS_MAX
             for place, model in enumerate(models):
@@ -176,6 +181,29 @@ def _numbers(line: Line) -> Iterator[tuple[str, float | None, float, float]]:
             yield "lines", lines, 1, COUNTER_MAX
         case _:
             pass
+
+
+def _numbers_peer(line: Peer) -> Iterator[tuple[str, float | None, float, float]]:
+    match line:
+        case PeerWord(router=router, shares=shares):
+            yield "router (length)", len(router), 1, ID_CHARS_MAX
+            yield "sequence", line.sequence, 0, 2**64 - 1
+            yield "made_at_s", line.made_at_s, -CLOCK_S_MAX, CLOCK_S_MAX
+            yield "shares (length)", len(shares), 0, NODES_TOLD_MAX
+            for place, share in enumerate(shares):
+                yield from _numbers_share(f"shares.{place}", share)
+        case PeerGone(router=router):
+            yield "router (length)", len(router), 1, ID_CHARS_MAX
+        case Placed(node_id=node_id, blocks=blocks):
+            yield "node_id (length)", len(node_id), 1, ID_CHARS_MAX
+            yield from _numbers_packed("blocks", blocks, PROMPT_BLOCKS_MAX)
+
+
+def _numbers_share(name: str, share: NodeShare) -> Iterator[tuple[str, float | None, float, float]]:
+    yield f"{name}.node_id (length)", len(share.node_id), 1, ID_CHARS_MAX
+    yield f"{name}.seen_until_s", share.seen_until_s, -CLOCK_S_MAX, CLOCK_S_MAX
+    for field, (least, most) in SHARE_BOUNDS.items():
+        yield f"{name}.{field}", getattr(share, field), least, most
 
 
 def _numbers_packed(name: str, packed: bytes, most: int) -> Iterator[tuple[str, float | None, float, float]]:

@@ -19,8 +19,9 @@ from extproc.core.decision import Decision
 from extproc.core.policy import RoutingPolicy
 from extproc.core.settings import Fault, shown
 from extproc.core.snapshot import KvBlocksTold, NodeLeft, NodeReported
-from extproc.journal import lines
-from extproc.journal.lines import Decided, decided_of, request_of, unpacked
+from extproc.journal import lines, peerlines
+from extproc.journal.lineform import unpacked
+from extproc.journal.lines import Decided, decided_of, request_of
 from extproc.replay.admitted import AdmittedLines
 from extproc.replay.bounds import settings_of
 from extproc.replay.follow import Again, Follower, Goes
@@ -99,12 +100,10 @@ class Replay:
                 self._tally.lines_lost += count
                 self._doubt = self._doubt or Doubt.LINES_LOST
             case lines.Policy() | lines.Models():
-                fault = self._names.take(where, line)
-                if fault is not None:
+                if (fault := self._names.take(where, line)) is not None:
                     self._damaged(fault)
             case _:
-                fault = self._call(where, line, self._balancer)
-                if fault is not None:
+                if (fault := self._call(where, line, self._balancer)) is not None:
                     self._damaged(fault)
 
     def result(self, files: tuple[str, ...] = ()) -> Replayed:
@@ -175,8 +174,9 @@ class Replay:
                 balancer.observe(NodeLeft(line.node_id, line.boot_id), now_s)
             case lines.KvBlocks(now_s=now_s):
                 stored, removed = unpacked(line.stored), unpacked(line.removed)
-                told = KvBlocksTold(line.node_id, line.boot_id, line.everything, stored, removed)
-                balancer.observe(told, now_s)
+                balancer.observe(KvBlocksTold(line.node_id, line.boot_id, line.everything, stored, removed), now_s)
+            case peerlines.PeerWord() | peerlines.PeerGone() | peerlines.Placed():
+                balancer.peer(peerlines.event_of(line), line.now_s)
             case lines.Routed():
                 policy = self._names.policy(where, line.policy)
                 if isinstance(policy, Fault):

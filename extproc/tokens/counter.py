@@ -79,6 +79,7 @@ class TokenCounter:
 
     The libraries let other threads run while they encode, so threads keep the loop free. What they hold is bounded by
     `waiting_bytes_max`; over it prompts are estimated at once. To make one takes up to 0.1 s for each vocabulary.
+    `prefix_seed` (64 bits) keys the prompts' blocks: the same for all who compare them. `None`: by chance.
     """
 
     def __init__(
@@ -87,13 +88,14 @@ class TokenCounter:
         tokenizers: Tokenizers,
         metrics: Metrics,
         now: Callable[[], datetime] = datetime.now,
+        prefix_seed: int | None = None,
     ) -> None:
         self._settings = settings
         self._tokenizers = tokenizers
         self._metrics = metrics
         self._reader = Reader(settings, now)
         self._estimator = Estimator(settings)
-        self._blocks_secret = secrets.randbits(64)
+        self._prefix_seed = secrets.randbits(64) if prefix_seed is None else prefix_seed
         tokenizers.warm()
         self._workers = Workers(settings.threads, settings.waiting_bytes_max, tokenizers.warm)
         metrics.tokens.watch(lambda: self._workers.waiting_bytes, lambda: self._reader.cache_bytes)
@@ -114,7 +116,7 @@ class TokenCounter:
         size = text_size(prompt) if items <= ITEMS_MAX else body_bytes
         asked = _Asked(model, model, prompt, size, items, (), time.perf_counter())
         try:
-            asked = replace(asked, blocks=blocks_of(model, prompt, self._blocks_secret))
+            asked = replace(asked, blocks=blocks_of(model, prompt, self._prefix_seed))
             if prompt.unread_bytes is not None:
                 return self._estimated(asked, Estimated.UNREAD)
             if prompt.chat is None and not prompt.texts:

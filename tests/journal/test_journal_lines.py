@@ -10,11 +10,13 @@ from msgspec.structs import replace
 from extproc.core.balancer import Balancer
 from extproc.core.decision import Decision
 from extproc.core.outcome import Answered, Ending
+from extproc.core.peershares import NodeShare, PeerLeft, PeerTold, PromptPlaced, Word
 from extproc.core.policy import RoutingPolicy
 from extproc.core.request import InferenceRequest
 from extproc.core.snapshot import KvBlocksTold, NodeLeft, NodeReported, Snapshot
 from extproc.journal.balancer import balancer, close
-from extproc.journal.lines import BEGINNING, Decided, as_written, decided_of, encode, packed, unpacked
+from extproc.journal.lineform import packed, unpacked
+from extproc.journal.lines import BEGINNING, Decided, as_written, decided_of, encode
 from tests.core.fleet import MODEL, request, snapshot
 from tests.journal.writing import NOW_S, lines_of
 from tests.journaled import CLASSES, FLEET, LIVES, START_S, Call, config, journaled, live, no_fault, routes
@@ -112,6 +114,33 @@ def test_each_call_is_one_line(path: Path) -> None:
         },
         {"now_s": NOW_S, "request_id": "r1"},
         {"now_s": NOW_S},
+    ]
+
+
+def test_what_other_routers_told_is_one_line_each(path: Path) -> None:
+    """What they are told is not written: it decides nothing."""
+    one = journaled(path)
+    shares = NodeShare("a", NOW_S - 0.25, 3, 4, kv_blocks_unseen=-2, sent_tokens=700), NodeShare("b", sequences_open=1)
+    one.peer(PeerTold("p", 7, NOW_S - 0.125, Word(everything=True, shares=shares)), NOW_S)
+    one.peer(PeerTold("p", 2**64 - 1, NOW_S, Word(everything=False, shares=())), NOW_S)
+    one.peer(PromptPlaced("a", (1, 2**64 - 1), computed=True), NOW_S)
+    one.peer(PromptPlaced("a", (1,), computed=False), NOW_S)
+    one.peer(PeerLeft("p"), NOW_S)
+    one.word(NOW_S)
+    one.placed()
+    close(one)
+    assert lines_of(path)[1:] == [
+        {"call": "peer", "now_s": NOW_S, "router": "p", "sequence": 7, "made_at_s": NOW_S - 0.125, "everything": True}
+        | {
+            "shares": [
+                ["a", NOW_S - 0.25, 3, 4, 0, 0, 0, -2, 0, 0, 0, 0, 0, 700],
+                ["b", None, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            ]
+        },
+        {"call": "peer", "now_s": NOW_S, "router": "p", "sequence": 2**64 - 1, "made_at_s": NOW_S},
+        {"call": "placed", "now_s": NOW_S, "node_id": "a", "blocks": "AQAAAAAAAAD//////////w==", "computed": True},
+        {"call": "placed", "now_s": NOW_S, "node_id": "a", "blocks": "AQAAAAAAAAA="},
+        {"call": "peer_left", "now_s": NOW_S, "router": "p"},
     ]
 
 

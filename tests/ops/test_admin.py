@@ -38,7 +38,7 @@ async def test_nodes_shows_every_field_and_unknown_as_null(of: Admin, client: Cl
     of.route("r1")
     (node,) = (await page(client, "/nodes"))["nodes"]
     ours = {"freshness", "age_s", "static", "ready", "out_s", "on_trial"}
-    ours |= {"in_flight", "prefill_tokens_ahead", "kv_blocks_told", "learned", "own"}
+    ours |= {"in_flight", "prefill_tokens_ahead", "kv_blocks_told", "learned", "own", "peers"}
     assert set(Snapshot.__dataclass_fields__) | ours == set(node)
     assert node["node_id"] == "a"
     assert node["state"] == "ready"

@@ -50,7 +50,7 @@ def sample(
     )
     own = OwnLoad(sequences_open=2, sequences_unseen=1, prefill_tokens=500, prefills_of_others=2)
     view = view_of(snapshot, 5.0, 0.0, own, Learned(4000.0, 100.0, cache_trust=0.25))
-    return NodeSample(view, freshness, 1.5, 700.0, out_s, 7 if node_id == "a" else None)
+    return NodeSample(view, freshness, 1.5, 700.0, out_s, 7 if node_id == "a" else None, view.own)
 
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]

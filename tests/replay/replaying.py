@@ -69,7 +69,14 @@ def edited(path: Path, call: str, edit: Edit, which: int = 0) -> int:
 def state_of(one: Balancer) -> tuple[Any, ...]:
     """More than decisions show. Tenants are told apart, but they have other names in a journal."""
     robins = one._round_robin._credits, one._round_robin_uninspected._credits
-    return list(one.views()), one._chooser._turns, *robins, _queue_of(one._admission.queue), _used(one._quotas)
+    peers = [(name, vars_of(peer)) for name, peer in one._fleet.peers._peers.items()], one._fleet.peers._left
+    queue, used = _queue_of(one._admission.queue), _used(one._quotas)
+    return list(one.views()), one._chooser._turns, *robins, queue, used, peers
+
+
+def vars_of(peer: Any) -> tuple[Any, ...]:
+    """What another router told."""
+    return peer.complete, peer.heard_s, peer.said
 
 
 def _queue_of(queue: AdmissionQueue) -> tuple[Any, ...]:

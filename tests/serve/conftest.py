@@ -19,9 +19,10 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[Child]]
     children: list[Child] = []
 
     async def start(config: dict[str, Any]) -> Child:
-        path = tmp_path / "serve.yaml"
+        name = f"serve{len(children) or ''}"
+        path = tmp_path / f"{name}.yaml"
         path.write_text(yaml.safe_dump({"listen": ANY_PORTS} | config))
-        children.append(await Child.start("serve", ourselves("serve", "--config", str(path)), tmp_path))
+        children.append(await Child.start(name, ourselves("serve", "--config", str(path)), tmp_path))
         return children[-1]
 
     yield start

@@ -5,7 +5,7 @@ from typing import Any
 import grpc
 import pytest
 
-from extproc import app
+from extproc import assembling
 from extproc.core.balancer import Balancer
 from extproc.core.forecast import ModelForecast
 from extproc.core.settings import BalancerSettings
@@ -78,7 +78,7 @@ def test_one_reading_of_the_forecast_serves_all_for_a_second() -> None:
             return super().forecasts(now_s)
 
     balancer, now_s = Read(BalancerSettings(), 0.0), [5.0]
-    read = app._read_now_and_then(balancer, lambda: now_s[0])
+    read = assembling.read_now_and_then(balancer, lambda: now_s[0])
     for at_s, reads in [(5.0, 1), (5.9, 1), (6.0, 2), (6.5, 2), (8.0, 3)]:
         now_s[0] = at_s
         read()

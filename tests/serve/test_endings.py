@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from extproc.app import _ended
+from extproc.assembling import ended
 from extproc.core.decision import Chosen
 from extproc.core.policy import RoutingPolicy
 from extproc.gateway.accesslog import AnswerEnded
@@ -16,7 +16,7 @@ def test_what_the_engine_counted_is_compared_with_our_count(exact: bool) -> None
     metrics = Metrics()
     answer = AnswerEnded("a-1", 200, "via_upstream", (), "10.0.0.1:80", 0.25, 2.0, "m", 10, exact, 12, 5)
     for one in (answer, replace(answer, prompt_tokens=None), replace(answer, counted_tokens=None)):
-        _ended(balancer(), metrics, lambda: NOW_S, one)
+        ended(balancer(), metrics, lambda: NOW_S, one)
     page = metrics.page(()).decode()
     for name, label, number in (
         ("extproc_token_usage_difference_tokens_bucket", f'exact="{str(exact).lower()}",le="1.0"', 0),
@@ -34,13 +34,13 @@ def test_the_balancer_learns_how_requests_ended_that_it_sent_or_another() -> Non
     fleet = balancer(snapshot("a"), snapshot("b"))
     assert isinstance(fleet.route(request("a-1"), RoutingPolicy(), NOW_S).outcome, Chosen)
     good = AnswerEnded("a-1", 200, "via_upstream", (), None, 0.25, 2.0, MODEL, 10, True, None, 900)
-    _ended(fleet, Metrics(), lambda: NOW_S, good)
+    ended(fleet, Metrics(), lambda: NOW_S, good)
     assert fleet.requests_open == 0
     # Of a request that another process sent: it says as much about the node.
     bad = replace(good, request_id="other-1", status=503, upstream_host=snapshot("a").host, completion_tokens=None)
-    _ended(fleet, Metrics(), lambda: NOW_S, bad)
+    ended(fleet, Metrics(), lambda: NOW_S, bad)
     # Neither of a node of ours, nor of a request of ours.
-    _ended(fleet, Metrics(), lambda: NOW_S, replace(bad, request_id="other-2", upstream_host="10.9.9.9:1"))
+    ended(fleet, Metrics(), lambda: NOW_S, replace(bad, request_id="other-2", upstream_host="10.9.9.9:1"))
     sent = [fleet.route(request(f"a-{number}"), RoutingPolicy(), NOW_S).outcome for number in range(2, 10)]
     assert [one.node_id for one in sent if isinstance(one, Chosen)] == ["b"] * 8
 
@@ -48,10 +48,10 @@ def test_the_balancer_learns_how_requests_ended_that_it_sent_or_another() -> Non
 def test_a_node_that_failed_before_another_served_is_left_out() -> None:
     fleet = balancer(snapshot("a"), snapshot("b"))
     host, other = snapshot("a").host, snapshot("b").host
-    ended = AnswerEnded(
+    answer = AnswerEnded(
         "other-1", 200, "via_upstream", (), other, 0.25, 2.0, MODEL, 10, True, None, 9, failed_host=host
     )
-    _ended(fleet, Metrics(), lambda: NOW_S + 1.9, ended)
+    ended(fleet, Metrics(), lambda: NOW_S + 1.9, answer)
     assert fleet.out_until_s == {}, "that was before it was ready"
-    _ended(fleet, Metrics(), lambda: NOW_S + 2.1, ended)
+    ended(fleet, Metrics(), lambda: NOW_S + 2.1, answer)
     assert set(fleet.out_until_s) == {"a"}

@@ -1,0 +1,67 @@
+"""Which other routers are there."""
+
+from extproc.core.exchangesettings import ExchangeSettings
+
+LEFT_KEPT_MAX = 100
+"""Routers that have left and are remembered for a while: words of theirs may still be on their way."""
+
+
+class Routers:
+    """Those that were heard lately, by whatever they said; and those that have said goodbye, for as long."""
+
+    def __init__(self, settings: ExchangeSettings) -> None:
+        self._silence_s = settings.silence_s
+        self._peers_max = settings.peers_max
+        self._heard: dict[str, _Heard] = {}
+        self._left: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._heard)
+
+    def __contains__(self, router: str) -> bool:
+        return router in self._heard
+
+    def names(self) -> list[str]:
+        """Those that are heard."""
+        return sorted(self._heard)
+
+    @property
+    def hears_ends(self) -> bool:
+        """Whether some Envoy tells one of them how answers end."""
+        return any(one.hears_ends for one in self._heard.values())
+
+    def heard(self, router: str, now_s: float, *, hears_ends: bool | None = None) -> bool:
+        """It said something; whether it counts: it may have left, or be one too many."""
+        if router in self._left:
+            return False
+        known = self._heard.get(router)
+        if known is None:
+            if len(self._heard) >= self._peers_max:
+                return False
+            known = self._heard[router] = _Heard()
+        known.at_s = now_s
+        if hears_ends is not None:
+            known.hears_ends = hears_ends
+        return True
+
+    def left(self, router: str, now_s: float) -> None:
+        """It said goodbye."""
+        self._heard.pop(router, None)
+        if len(self._left) < LEFT_KEPT_MAX:
+            self._left[router] = now_s
+
+    def expire(self, now_s: float) -> None:
+        """Those that have been silent for too long: they are forgotten."""
+        until_s = now_s - self._silence_s
+        for router in [router for router, one in self._heard.items() if one.at_s < until_s]:
+            del self._heard[router]
+        for router in [router for router, at_s in self._left.items() if at_s < until_s]:
+            del self._left[router]
+
+
+class _Heard:
+    __slots__ = ("at_s", "hears_ends")
+
+    def __init__(self) -> None:
+        self.at_s = 0.0
+        self.hears_ends = False

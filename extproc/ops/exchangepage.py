@@ -1,0 +1,40 @@
+"""The page that shows which other routers are heard, and over what."""
+
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Struct
+
+
+class PeerRow(Struct, frozen=True):
+    """Another router."""
+
+    router: str
+    age_s: float | None = None
+    """Of its latest word about its load; `None`: it has said none."""
+    requests: int | None = None
+    """What it has open, at all nodes; `None`: it has not said."""
+
+
+class ExchangeState(Struct, frozen=True):
+    """How the exchange stands."""
+
+    router: str
+    """This one."""
+    connected: bool
+    """Whether the bus can be reached."""
+    for_s: float
+    """And since how long it can, or cannot."""
+    way_s: float
+    """From here to the bus, or back; 0: not measured yet."""
+    ends_are_told: bool
+    """Whether others tell how our answers end."""
+    peers: list[PeerRow]
+    messages: Mapping[str, Mapping[str, int]]
+    """Sent, received and refused, by kind; and what was dropped, by reason."""
+
+
+def peers_page(router: str, state: ExchangeState | None) -> bytes:
+    """`None`: this router tells nobody anything, and hears nobody."""
+    content: object = state if state is not None else {"router": router, "connected": False, "peers": []}
+    return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
