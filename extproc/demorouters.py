@@ -120,13 +120,17 @@ async def _one_dies(site: _Site) -> list[str]:
     console, first, others = site.console, site.routers[0], site.routers[1:]
     faults = []
 
-    async def counted(router: _Router) -> bool:
+    async def open_at(router: _Router) -> int:
         nodes = (await site.fleet.json(f"http://{router.serve.admin}/nodes"))["nodes"]
-        return any(node["own"]["sequences_open"] + node["peers"]["sequences_open"] for node in nodes)
+        return sum(node["own"]["sequences_open"] + node["peers"]["sequences_open"] for node in nodes)
 
+    async def at_rest() -> bool:
+        return not any([await open_at(router) for router in site.routers])
+
+    await site.fleet.until("the end of all answers, at all routers", at_rest)
     running = asyncio.create_task(ask(site.client, first.envoy.url, demo.LONG))
     for router in site.routers:
-        await site.fleet.until(f"the count of another's request at {router.name}", partial(counted, router))
+        await site.fleet.until(f"the long answer, counted by {router.name}", partial(open_at, router))
     console.print(f"[green]✓[/green] a long answer runs by {first.name}, and all routers count it")
     console.print(f"Now {first.name} is killed:")
     await site.fleet.kill(first.serve.child)

@@ -77,6 +77,7 @@ class TcpProxy:
         loop = asyncio.get_running_loop()
         try:
             while True:
+                await self._flows.wait()  # what nobody takes stays with its sender
                 try:
                     chunk = await reader.read(65536)
                 except OSError:

@@ -12,6 +12,8 @@ WORKLOADS: Final = ("conv", "heavy", "mooncake", "agents")
 LOADS: Final = (0.6, 0.7, 0.75)
 LOAD: Final = 0.7
 """Of the questions that are put at one load."""
+HARMED: Final = WORKLOADS[1:]
+"""Those that several routers cost much."""
 PREFIXES: Final = Exchanging(placements=True)
 
 
@@ -23,8 +25,8 @@ class Variant:
     exchange: Exchanging | None
     first_tokens: bool = False
 
-    def cases(self, scope: Scope, load: float, names: Iterable[str] = WORKLOADS) -> list[Case]:
-        """Its runs."""
+    def cases(self, scope: Scope, load: float, names: Iterable[str]) -> list[Case]:
+        """Its runs of these workloads."""
         return scope.cases(
             names,
             (load,),
@@ -42,10 +44,16 @@ class Part:
     title: str
     loads: tuple[float, ...]
     variants: Mapping[str, Variant]
+    workloads: tuple[str, ...] = WORKLOADS
 
     def cases(self, scope: Scope) -> list[Case]:
         """All runs that it needs."""
-        return [case for load in self.loads for one in self.variants.values() for case in one.cases(scope, load)]
+        return [
+            case
+            for load in self.loads
+            for one in self.variants.values()
+            for case in one.cases(scope, load, self.workloads)
+        ]
 
 
 def _told(routers: int, *, first_tokens: bool) -> dict[str, Variant]:
@@ -83,6 +91,7 @@ PARTS: Final[Mapping[str, Part]] = MappingProxyType(
                     "8 routers, prefixes": Variant(8, PREFIXES),
                 }
             ),
+            HARMED,
         ),
         "faults": Part(
             "Where words are lost, late, or not said",
@@ -96,6 +105,7 @@ PARTS: Final[Mapping[str, Part]] = MappingProxyType(
                     "one router says nothing": Variant(3, Exchanging(placements=True, silent=1)),
                 }
             ),
+            HARMED,
         ),
     }
 )

@@ -16,10 +16,10 @@ LOST_MAX: Final = 0.03
 def grid(part: Part, quantity: Quantity, load: float, scope: Scope, found: Found) -> Grid:
     """A row for each variant, a column for each workload at hand, and their mean."""
     at_hand = {one.name for one in scope.settings}
-    names = [name for name in WORKLOADS if name in at_hand]
+    names = [name for name in part.workloads if name in at_hand]
     table = Grid(f"{quantity.name} at {percent(load)} load", ("", *names, "mean"))
     for row, variant in part.variants.items():
-        each = [variant.cases(scope, load, [name]) for name in names] + [variant.cases(scope, load)]
+        each = [variant.cases(scope, load, [name]) for name in names] + [variant.cases(scope, load, names)]
         means = [spread.mean_over(found, cases, quantity, scope.seeds) for cases in each]
         table.rows.append((row, *(NOTHING if mean is None else mean.shown(quantity.digits) for mean in means)))
     return table
@@ -52,17 +52,18 @@ def lost(scope: Scope, found: Found) -> list[str]:
 
 
 def written(names: list[str], scope: Scope, found: Found) -> str:
-    """The text of these parts, in Markdown."""
-    texts = [document.about(scope, WORKLOADS)]
-    if "told" in names:
-        texts += [f"- {one}" for one in lost(scope, found)]
+    """The text of these parts, in Markdown, without tables of which nothing is known."""
+    texts = [document.about(scope, WORKLOADS), *(f"- {one}" for one in lost(scope, found))]
     for name in names:
         part = PARTS[name]
-        texts.append(f"### {part.title}")
-        texts += [document.unfolded(grid(part, NGOOD, load, scope, found)) for load in part.loads]
-        texts += [
-            document.folded(grid(part, quantity, load, scope, found))
+        tables = [
+            (quantity, grid(part, quantity, load, scope, found))
+            for quantities in ((NGOOD,), (SLOWDOWN, HITS))
             for load in part.loads
-            for quantity in (SLOWDOWN, HITS)
+            for quantity in quantities
         ]
+        known = [one for one in tables if any(set(row[1:]) != {NOTHING} for row in one[1].rows)]
+        if known:
+            texts.append(f"### {part.title}")
+            texts += [(document.unfolded if quantity is NGOOD else document.folded)(one) for quantity, one in known]
     return "\n\n".join(texts).replace(".\n\n- ", ".\n- ")

@@ -67,7 +67,7 @@ def kept(path: Path | None) -> list[Run]:
 @click.command(help=__doc__)
 @click.option("--workload", "workloads", multiple=True, type=click.Choice(WORKLOADS), help="Only these.")
 @click.option("--arm", "names", multiple=True, type=click.Choice([one.name for one in ARMS]), help="Only these.")
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 100))
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(0, 100), help="0: tables of --keep alone.")
 @click.option("--requests", type=click.IntRange(20, 100_000), help="Of each run. Default: by workload.")
 @click.option("--load", default=0.65, show_default=True, type=click.FloatRange(0.05, 2), help="Of the capacity.")
 @click.option(

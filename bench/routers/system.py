@@ -30,6 +30,8 @@ from extproc.traffic import Ask, ask, completion
 ENVOYS_MAX: Final = 3
 REPORT_INTERVAL_S: Final = 1.0
 EXCHANGE_INTERVAL_S: Final = 0.5
+SILENT_INTERVALS: Final = 6
+"""As the default of `silence_s`."""
 ENGINE_PROCESSES: Final = 2
 _PYTHON: Final = (sys.executable, "-m")
 _PROBE: Final = Ask("probe", "/v1/completions", completion(MODEL, "ping", output_tokens=1, stream=False))
@@ -132,8 +134,10 @@ def _config(speed: float, nats: Nats | None) -> dict[str, Any]:
     config: dict[str, Any] = {"nodes": nodes}
     if nats is not None:
         config["nats"] = {"servers": [nats.url]}
-        exchange = {"interval_s": EXCHANGE_INTERVAL_S / speed, "silence_s": 5 * EXCHANGE_INTERVAL_S / speed}
-        config["exchange"] = exchange
+        config["exchange"] = {
+            "interval_s": EXCHANGE_INTERVAL_S / speed,
+            "silence_s": SILENT_INTERVALS * EXCHANGE_INTERVAL_S / speed,
+        }
     return config
 
 

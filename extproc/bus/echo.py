@@ -32,6 +32,10 @@ class Echo:
                 return True
         return False
 
+    def excuse(self, late_s: float) -> None:
+        """The event loop was held up for so long: those that are out may be back and not read yet."""
+        self._out = deque((echo, sent_s + late_s) for echo, sent_s in self._out)
+
     def age_s(self, now_s: float) -> float:
         """Of the oldest that is still out; 0: none is."""
         return max(now_s - self._out[0][1], 0.0) if self._out else 0.0

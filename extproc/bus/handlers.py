@@ -1,4 +1,4 @@
-"""Those who listen: messages wait for them in a bounded queue, and one task gives them out, a slice at a time."""
+"""Those who listen: messages wait for them in a bounded queue, and are given out a slice at a time."""
 
 import asyncio
 from collections.abc import Callable
@@ -29,6 +29,7 @@ class Handlers:
         self._log = log
         self._handlers: dict[str, list[Handler]] = {}
         self._waiting: Bounded[tuple[str, str, bytes]] = Bounded(WAITING_MESSAGES_MAX, WAITING_BYTES_MAX)
+        self._is_due = False
         self._logged_s = float("-inf")
 
     @property
@@ -54,21 +55,28 @@ class Handlers:
             counts.dropped_long += 1
         else:
             counts.dropped_slow += self._waiting.put((channel, token, message), len(message))
+            if not self._is_due:
+                self._is_due = True
+                asyncio.get_running_loop().call_soon(self._give)  # a task would cost more than most handlers
 
-    async def run(self) -> None:
-        """Give messages to their handlers, until cancelled."""
-        while True:
-            await self._waiting.wait()
-            until_s = self._clock() + SLICE_S
-            while len(self._waiting):
-                channel, token, message = self._waiting.take()
-                below = text_of(token) if token else ""
-                if below is not None:
-                    for handler in self._handlers.get(channel, ()):
-                        self.guarded(handler, below, message)
-                if self._clock() > until_s:
-                    await asyncio.sleep(0)
-                    until_s = self._clock() + SLICE_S
+    def forget(self) -> None:
+        """Nobody hears what waits."""
+        self._waiting.clear()
+
+    def _give(self) -> None:
+        """Give messages to their handlers, for a slice."""
+        until_s = self._clock() + SLICE_S
+        while len(self._waiting):
+            channel, token, message = self._waiting.take()
+            below = text_of(token) if token else ""
+            if below is not None:
+                for handler in self._handlers.get(channel, ()):
+                    self.guarded(handler, below, message)
+            if self._clock() > until_s:
+                break
+        self._is_due = len(self._waiting) > 0
+        if self._is_due:
+            asyncio.get_running_loop().call_soon(self._give)
 
     def guarded(self, call: Callable[..., None], *arguments: object) -> None:
         """Call it; what it raises is counted, and logged now and then: other handlers are called all the same."""

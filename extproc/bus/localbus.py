@@ -45,7 +45,9 @@ class LocalBus:
         self._peers: dict[str, Peer] = {}
         self._readers: set[Reader] = set()
         self._connecting: dict[str, asyncio.Task[None]] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._called: set[str] = set()
+        """Those who were met again while we tried to connect to them."""
+        self._looking: asyncio.Task[None] | None = None
         self._server: asyncio.Server | None = None
 
     @property
@@ -103,7 +105,7 @@ class LocalBus:
             raise
         self._look()
         await asyncio.gather(*self._connecting.values())
-        self._tasks = [asyncio.create_task(self._keep_looking()), asyncio.create_task(self._handlers.run())]
+        self._looking = asyncio.create_task(self._keep_looking())
         self.counts.connections += 1
         self._handlers.guarded(on_connected)
 
@@ -115,7 +117,7 @@ class LocalBus:
         server.close()
         with suppress(OSError):
             self._path(self._name).unlink()
-        tasks = [*self._tasks, *self._connecting.values()]
+        tasks = [*self._connecting.values()] + ([] if self._looking is None else [self._looking])
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -124,6 +126,7 @@ class LocalBus:
         for reader in self._readers:
             if reader.transport is not None:
                 reader.transport.close()
+        self._handlers.forget()
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}{_SUFFIX}"
@@ -152,6 +155,8 @@ class LocalBus:
 
     def _meet(self, name: str) -> None:
         """Connect to a member, unless we are: what is published from now on is kept for it until then."""
+        if name in self._connecting:
+            self._called.add(name)
         known = name == self._name or name in self._peers or not _NAME.fullmatch(name)
         if known or self._server is None or len(self._peers) >= MEMBERS_MAX:
             return
@@ -161,11 +166,16 @@ class LocalBus:
         task.add_done_callback(lambda _: self._connecting.pop(name, None))
 
     async def _connect(self, name: str, peer: Peer) -> None:
-        try:
-            async with asyncio.timeout(CONNECT_S_MAX):
-                await asyncio.get_running_loop().create_unix_connection(lambda: peer, str(self._path(name)))
-        except (OSError, TimeoutError):  # it has ended and left its socket, or does not listen yet
-            self._part(name, peer)
+        while True:
+            self._called.discard(name)
+            try:
+                async with asyncio.timeout(CONNECT_S_MAX):
+                    await asyncio.get_running_loop().create_unix_connection(lambda: peer, str(self._path(name)))
+            except (OSError, TimeoutError):  # it has ended and left its socket, or does not listen yet
+                if name in self._called:  # but has begun again meanwhile
+                    continue
+                self._part(name, peer)
+            return
 
     def _part(self, name: str, peer: Peer) -> None:
         if self._peers.get(name) is peer:

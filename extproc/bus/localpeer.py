@@ -13,7 +13,7 @@ from extproc.bus.bus import MESSAGE_BYTES_MAX
 from extproc.bus.subjects import TOKEN_BYTES_MAX
 
 CHANNEL_BYTES_MAX = 64
-BACKLOG_MESSAGES_MAX = 1024
+BACKLOG_MESSAGES_MAX = 8192
 BACKLOG_BYTES_MAX = 16 * MESSAGE_BYTES_MAX
 """For a receiver that does not read; beyond it, and what the system holds of about 0.3 MB, the oldest are lost."""
 _HEAD = Struct(">IHH")

@@ -1,7 +1,7 @@
 """The bus over NATS: one connection at a time, made again and again for ever, and nothing that waits for it.
 
-Messages go out through a bounded queue to one task, and come in through another (`handlers.py`); where either is too
-slow the oldest are lost. Whether the server is reached, and how far it is, is shown by what we send to ourselves
+Messages go out through a bounded queue, and come in through another (`handlers.py`); where either is too slow the
+oldest are lost. Whether the server is reached, and how far it is, is shown by what we send to ourselves
 (`echo.py`): an open connection alone shows neither.
 """
 
@@ -36,8 +36,8 @@ PAUSE_FIRST_S_MAX = 0.25
 OUT_MESSAGES_MAX = 4096
 OUT_BYTES_MAX = 16 * MESSAGE_BYTES_MAX
 """Published and not taken by the connection yet."""
-LATE_S = 0.5
-"""When the event loop itself was held up for longer, echoes wait to be read and show nothing."""
+CLOSE_S_MAX = 1.0
+"""What was published last may go out for so long."""
 LOG_INTERVAL_S = 10.0
 """Complaints of the server are logged no more often."""
 SERVERS_KNOWN_MAX = 32
@@ -62,7 +62,7 @@ class NatsBus:
         self._message_bytes_max = MESSAGE_BYTES_MAX
         self._connected = False
         self._closing = False
-        self._tasks: list[asyncio.Task[None]] = []
+        self._staying: asyncio.Task[None] | None = None
         self._server = ""
         self._told: str | None = None
         self._complained_s = float("-inf")
@@ -99,20 +99,20 @@ class NatsBus:
 
     async def open(self, on_connected: Callable[[], None]) -> None:
         """See `Bus`."""
-        assert not self._tasks, "opened twice"
+        assert self._staying is None, "opened twice"
         self._on_connected = on_connected
-        self._tasks = [asyncio.create_task(self._stay()), asyncio.create_task(self._handlers.run())]
+        self._staying = asyncio.create_task(self._stay())
 
     async def close(self) -> None:
         """See `Bus`."""
         self._closing = True
         self._out.wake()
-        if self._tasks and self._connected:
-            await asyncio.wait(self._tasks[:1], timeout=2 * ECHO_S)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
+        if (staying := self._staying) is not None:
+            if self._connected:
+                await asyncio.wait([staying], timeout=CLOSE_S_MAX)
+            staying.cancel()
+            await asyncio.gather(staying, return_exceptions=True)
+        self._handlers.forget()
 
     def _send(self, subject: str, message: bytes) -> None:
         self.counts.dropped_unsent += self._out.put((subject, message), len(message))
@@ -153,18 +153,21 @@ class NatsBus:
             await connection.open()
             self._know(servers, connection.found)
             self._message_bytes_max = min(MESSAGE_BYTES_MAX, connection.payload_bytes_max)
-            return await _first_of(connection.lost(), self._measure(), self._send_on(connection))
+            ends = (connection.lost(), self._measure(), self._send_on(connection))
+            return await _first_of(*ends, then=lambda: self._closing or connection.abort())
         finally:
             self._connected = False
+            self._echo = Echo()
             self.counts.dropped_unsent += self._out.clear()
             await connection.close(at_once=not self._closing)
 
     def _know(self, servers: list[Server], found: list[Server]) -> None:
-        """Where a cluster has other servers; but no secret goes in plain text where the settings do not say so."""
-        if self._settings.in_plain_text and not self._settings.insecure:
-            return
-        known = {server.url for server in servers}
-        servers += [server for server in found if server.url not in known][: SERVERS_KNOWN_MAX - len(servers)]
+        """Keep those of the settings, and take those that the cluster has now; not where a secret would go in plain
+        text to servers of which the settings say nothing."""
+        servers[:] = [server for server in servers if server.url in self._settings.servers]
+        if not self._settings.in_plain_text or self._settings.insecure:
+            others = [server for server in found if server.url not in self._settings.servers]
+            servers += others[: SERVERS_KNOWN_MAX - len(servers)]
 
     async def _send_on(self, connection: NatsConnection) -> str:
         """Subscribe to all channels, and publish what is to be sent."""
@@ -195,7 +198,8 @@ class NatsBus:
             due_s = self._clock() + ECHO_S
             await asyncio.sleep(ECHO_S)
             now_s = self._clock()
-            if now_s - due_s < LATE_S and echo.age_s(now_s) > ECHO_S_MAX:
+            echo.excuse(now_s - due_s)
+            if echo.age_s(now_s) > ECHO_S_MAX:
                 return f"nothing comes back for {ECHO_S_MAX:g} s"
 
     async def _hear_echo(self, message: Msg) -> None:
@@ -223,16 +227,21 @@ class NatsBus:
             self._log.warning("bus complains", server=self._server, reason=reason)
 
 
-async def _first_of(*ends: Coroutine[Any, Any, str]) -> str:
-    """What the first of these returns; the others are cancelled."""
+async def _first_of(*ends: Coroutine[Any, Any, str], then: Callable[[], object]) -> str:
+    """What the first of these returns; after `then` the others are cancelled."""
     tasks = [asyncio.create_task(end) for end in ends]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         return next(task.result() for task in tasks if task.done())
     finally:
+        then()
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        # The client swallows a cancellation while it waits to send: only the connection's end ends that.
+        await asyncio.wait(tasks, timeout=CLOSE_S_MAX)
+        for task in tasks:
+            if task.done() and not task.cancelled():
+                task.exception()  # so that it is not called forgotten
 
 
 def _prepared(settings: NatsSettings) -> dict[str, Any] | list[Any]:

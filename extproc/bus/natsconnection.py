@@ -99,6 +99,10 @@ class NatsConnection:
         await self._lost
         return said(self._client.last_error or ConnectionError("closed"))
 
+    def abort(self) -> None:
+        """What is not sent yet is lost."""
+        self._transport.abort()
+
     async def close(self, at_once: bool) -> None:
         """Never raises. `at_once`: what is not sent yet is lost."""
         if at_once:

@@ -1,16 +1,20 @@
 """Subjects of messages: `extproc.FLEET.CHANNEL`, or `extproc.FLEET.CHANNEL.BELOW`, as NATS knows them."""
 
 import re
+from functools import lru_cache
 
 ECHO = "echo"
 """What a client sends to itself, to see how long it takes; on a subject below it that is the client's own."""
 TOKEN_BYTES_MAX = 1024
 """Of what stands below a channel, escaped: a subject must fit into a line of 4 KiB."""
+TOKENS_KEPT_MAX = 2048
+"""Escaped already, and read: nodes tell again and again."""
 _OTHER = re.compile(rb"[^A-Za-z0-9_-]")
 _TOKEN = re.compile(r"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})+")
 _ESCAPED = re.compile(rb"%([0-9A-F]{2})")
 
 
+@lru_cache(TOKENS_KEPT_MAX)
 def token_of(text: str) -> str | None:
     """A text as one token of a subject, with other bytes than letters, digits, `_` and `-` as %XX.
 
@@ -23,6 +27,7 @@ def token_of(text: str) -> str | None:
     return token if 0 < len(token) <= TOKEN_BYTES_MAX else None
 
 
+@lru_cache(TOKENS_KEPT_MAX)
 def text_of(token: str) -> str | None:
     """The text that was escaped; `None` for what `token_of` never writes: each text has one token."""
     if len(token) > TOKEN_BYTES_MAX or not _TOKEN.fullmatch(token):

@@ -256,7 +256,7 @@ def demo(once: bool, routers: int) -> None:
     from extproc import demo, demorouters
 
     console = Console(highlight=False)
-    show = demo.run(console, once) if routers == 1 else demorouters.run(console, once, routers)
+    show = demo.run(console, once=once) if routers == 1 else demorouters.run(console, once=once, routers=routers)
     sys.exit(asyncio.run(show))
 
 

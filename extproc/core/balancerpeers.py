@@ -29,7 +29,7 @@ class BalancerPeers(BalancerState):
             case _:
                 assert_never(event)
         for node_id in gone if changed is None else changed | gone:
-            fleet.show(node_id)
+            fleet.renew_peers(node_id)
         if changed or gone:
             self._may_have_room()
         return changed is not None

@@ -12,7 +12,7 @@ class ExchangeSettings(BaseModel):
 
     interval_s: float = Field(0.5, ge=0.05, le=10)
     """How often a router tells all that it has at the nodes; of large changes it tells at once."""
-    silence_s: float = Field(2.5, gt=0, le=60)
+    silence_s: float = Field(3.0, gt=0, le=60)
     """What another router told counts no longer than this: then it is gone, or cannot reach us."""
     peers_max: int = Field(64, ge=1, le=1000)
     """Other routers whose word is kept; further ones are not heard."""

@@ -12,7 +12,7 @@ from extproc.core.peers import Peers
 from extproc.core.promptcaches import PromptCaches
 from extproc.core.settings import BalancerSettings
 from extproc.core.sharing import Sharing
-from extproc.core.snapshot import Freshness, NodeView
+from extproc.core.snapshot import Freshness, Learned, NodeView
 from extproc.core.table import SnapshotTable
 
 RATES_KNOWN_S = 10.0
@@ -52,18 +52,22 @@ class FleetParts:
         return self.learned.busy_s >= RATES_KNOWN_S
 
     def renew(self, node_id: str) -> None:
-        """Show a node as it is now, after what we have there has changed; others shall hear of it."""
-        self.show(node_id)
-        self.sharing.changed(node_id)
+        """Show a node as it is now, after something of it has changed; others shall hear of it.
 
-    def show(self, node_id: str) -> None:
-        """Show a node as it is now, after anything that is known of it has changed; nothing for one that is no member.
-
-        What others have there counts like what we have.
+        What they have there counts like what we have. Nothing is done for a node that is no member.
         """
-        if self.table.get(node_id) is None:
-            return
-        learned, own = self.learned.of(node_id), self.ledger.load(node_id)
+        if self.table.get(node_id) is not None:
+            self._show(node_id, self.learned.of(node_id))
+            self.sharing.changed(node_id)
+
+    def renew_peers(self, node_id: str) -> None:
+        """The same after only what others have there has changed."""
+        view = self.table.get(node_id)
+        if view is not None:
+            self._show(node_id, view.learned)
+
+    def _show(self, node_id: str, learned: Learned) -> None:
+        own = self.ledger.load(node_id)
         if self.peers:
             theirs = self.peers.load(node_id, self.ledger.seen_until_s(node_id))
             if theirs is not NO_PEER_LOAD:

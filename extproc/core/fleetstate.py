@@ -175,7 +175,7 @@ class FleetState(FleetParts):
         for node_id in self.ledger.purge(now_s - self._settings.left_max_s):
             self.renew(node_id)
         for node_id in self.peers.expire(now_s):
-            self.show(node_id)
+            self.renew_peers(node_id)
         self.caches.settle()
         gone = self.table.prune(now_s)
         for node_id in gone:
@@ -238,7 +238,7 @@ class FleetState(FleetParts):
             self.learned.prefill_tokens_per_s,
         )
         self.ledger.sampled(node_id, sample)
-        self.show(node_id)
+        self.renew(node_id)
 
     def _take_over(self, static_id: str, snapshot: Snapshot) -> None:
         """What was sent to a static node is at the same node by the name that its agent gives it."""

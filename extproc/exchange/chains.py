@@ -4,8 +4,8 @@ Sorted, each chain is written as how much it shares with the one before, and the
 in a message. Of more than the budget allows the newest are told.
 """
 
-from array import array
 from collections.abc import Iterable, Iterator
+from struct import pack, unpack
 
 from msgspec import Struct
 
@@ -34,7 +34,7 @@ class Placed(Struct, frozen=True):
 
     node_id: str
     chain: bytes
-    """Its blocks, eight bytes each."""
+    """Its blocks, as messages have them."""
     computed: bool
 
 
@@ -42,7 +42,12 @@ def placed_of(told: PromptPlaced) -> Placed | None:
     """The same; `None`: others could not take it."""
     if not told.blocks or wire.node_refusal("node_id", told.node_id) is not None:
         return None
-    return Placed(told.node_id, array("Q", told.blocks[:CHAIN_BLOCKS_MAX]).tobytes(), told.computed)
+    return Placed(told.node_id, bytes_of(told.blocks[:CHAIN_BLOCKS_MAX]), told.computed)
+
+
+def bytes_of(blocks: tuple[int, ...]) -> bytes:
+    """Blocks as messages have them."""
+    return pack(f"<{len(blocks)}Q", *blocks)
 
 
 def within(newest_first: Iterable[Placed], bytes_max: int) -> tuple[list[Placed], int, int]:
@@ -52,28 +57,27 @@ def within(newest_first: Iterable[Placed], bytes_max: int) -> tuple[list[Placed]
     What stands there twice is told once, and where a prompt was computed nobody needs to hear that it was sent.
     """
     taken: dict[tuple[str, bytes], Placed] = {}
-    blocks: set[bytes] = set()
+    blocks: set[int] = set()
     names: set[str] = set()
     size = seen = 0
     for one in newest_first:
         key = (one.node_id, one.chain)
         known = taken.get(key)
         if known is None:
-            chain = one.chain
-            parts = [chain[at : at + BLOCK_BYTES] for at in range(0, len(chain), BLOCK_BYTES)]
-            new = [part for part in parts if part not in blocks]
+            before = len(blocks)
+            blocks.update(_blocks(one.chain))  # each stands for all before it, and is written once
             name = 0 if one.node_id in names else len(one.node_id) + NODE_BYTES
-            more = len(new) * BLOCK_BYTES + PLACED_BYTES + name
+            more = (len(blocks) - before) * BLOCK_BYTES + PLACED_BYTES + name
             if size + more > bytes_max:
                 if taken:
                     break
+                blocks.clear()
                 seen += 1
                 continue
             size += more
-            blocks.update(new)
             names.add(one.node_id)
             taken[key] = one
-        elif one.computed:
+        elif one.computed and not known.computed:
             taken[key] = one
         seen += 1
     return list(taken.values()), size, seen
@@ -84,12 +88,12 @@ def messages(router: str, placed: Iterable[Placed]) -> Iterator[bytes]:
     draft = _Draft(router)
     for one in sorted(placed, key=lambda one: (one.chain, one.node_id)):
         if not draft.takes(one):
-            yield draft.message.SerializeToString()
+            yield draft.done()
             draft = _Draft(router)
             assert draft.takes(one), "one chain at one node fits"
         draft.add(one)
     if draft.message.placements:
-        yield draft.message.SerializeToString()
+        yield draft.done()
 
 
 class _Draft:
@@ -99,33 +103,39 @@ class _Draft:
         self.message = exchange_pb2.Placements(router=router)
         self._nodes: dict[str, int] = {}
         self._chain = b""
+        self._last: exchange_pb2.Placement | None = None
         self._bytes = 0
         self._blocks = 0
 
     def takes(self, one: Placed) -> bool:
-        count = len(one.chain) // BLOCK_BYTES
+        """Whether there is room for it."""
         return (
             self._bytes + len(one.chain) + PLACED_BYTES + len(one.node_id) + NODE_BYTES <= _BYTES_MAX
-            and self._blocks + count <= BLOCKS_MAX
-            and (one.node_id in self._nodes or len(self._nodes) < NODES_MAX)
+            and self._blocks + len(one.chain) // BLOCK_BYTES <= BLOCKS_MAX
+            and (len(self._nodes) < NODES_MAX or one.node_id in self._nodes)
         )
 
     def add(self, one: Placed) -> None:
-        place = self._nodes.get(one.node_id)
+        """Write it. They come sorted."""
+        chain, place = one.chain, self._nodes.get(one.node_id)
         if place is None:
             place = self._nodes[one.node_id] = len(self._nodes)
-            self.message.node_ids.append(one.node_id)
             self._bytes += len(one.node_id) + NODE_BYTES
-        if one.chain != self._chain or not self.message.placements:
-            shared = _shared(self._chain, one.chain)
-            rest = array("Q", one.chain[shared * BLOCK_BYTES :])
-            self.message.placements.add(shared=shared, blocks=rest)
-            self._chain = one.chain
-            self._bytes += len(rest) * BLOCK_BYTES
-        last = self.message.placements[-1]
+        last = self._last
+        if last is None or chain != self._chain:
+            shared = _shared(self._chain, chain)
+            rest = chain[shared * BLOCK_BYTES :]
+            last = self._last = self.message.placements.add(shared=shared, blocks=rest)
+            self._chain = chain
+            self._bytes += len(rest)
         (last.computed if one.computed else last.sent).append(place)
         self._bytes += PLACED_BYTES
-        self._blocks += len(one.chain) // BLOCK_BYTES
+        self._blocks += len(chain) // BLOCK_BYTES
+
+    def done(self) -> bytes:
+        """The message."""
+        self.message.node_ids.extend(self._nodes)
+        return self.message.SerializeToString()
 
 
 def placements_of(message: bytes) -> tuple[str, list[PromptPlaced]] | str:
@@ -147,19 +157,26 @@ def placements_of(message: bytes) -> tuple[str, list[PromptPlaced]] | str:
     for place, one in enumerate(found.placements):
         if one.shared > len(chain):
             return wire.refused(f"placements.{place}.shared", f"at most {len(chain)}", one.shared)
-        count, nodes = one.shared + len(one.blocks), len(one.sent) + len(one.computed)
+        rest, nodes = one.blocks, len(one.sent) + len(one.computed)
+        if len(rest) % BLOCK_BYTES:
+            return wire.refused(f"placements.{place}.blocks", f"{BLOCK_BYTES} bytes each", f"{len(rest)} bytes")
+        count = one.shared + len(rest) // BLOCK_BYTES
         if not 1 <= count <= CHAIN_BLOCKS_MAX:
             return wire.refused(f"placements.{place}", f"1..{CHAIN_BLOCKS_MAX} blocks", count)
         written += count * max(1, nodes)
         if written > BLOCKS_MAX:
             return wire.refused("placements", f"at most {BLOCKS_MAX} blocks, at all nodes together", written)
-        chain = (*chain[: one.shared], *one.blocks)
+        chain = chain[: one.shared] + _blocks(rest)
         for places, computed in ((one.sent, False), (one.computed, True)):
             for number in places:
                 if number >= len(node_ids):
                     return wire.refused(f"placements.{place}", f"places of {len(node_ids)} nodes", number)
                 told.append(PromptPlaced(node_ids[number], chain, computed))
     return found.router, told
+
+
+def _blocks(chain: bytes) -> tuple[int, ...]:
+    return unpack(f"<{len(chain) // BLOCK_BYTES}Q", chain)
 
 
 def _shared(before: bytes, chain: bytes) -> int:

@@ -25,7 +25,7 @@ from extproc.core.outcome import Answered
 from extproc.core.peershares import PeerLeft, Word
 from extproc.core.sharing import LOOK_S
 from extproc.exchange import endswire, wire
-from extproc.exchange.ends import EndsTold
+from extproc.exchange.ends import EndsHeard, EndsTold
 from extproc.exchange.routers import Routers
 from extproc.exchange.taking import PlacementsTaken
 from extproc.exchange.telling import PlacementsTold
@@ -71,11 +71,18 @@ class Exchange:
         self._hears_ends = hears_ends
         self._routers = Routers(settings)
         now_s = clock()
+        self._own_beginning = wire.beginning_of(router)
         self._placements_told = PlacementsTold(router, settings, metrics.exchange, now_s)
         self._placements_taken = PlacementsTaken(
             balancer, self._counts, lambda why: self._refused(channels.PLACEMENTS, why), clock, metrics.exchange
         )
-        self._ends_told = EndsTold(lambda message: self._send(channels.ENDS, message), clock, metrics.exchange)
+        self._ends_told = EndsTold(
+            lambda message: self._send(channels.ENDS, message),
+            lambda router: bus.connected and router in self._routers,
+            clock,
+            metrics.exchange,
+        )
+        self._ends_heard = EndsHeard()
         self._sequences = count(1)
         self._here_at_s = self._placements_at_s = self._all_at_s = float("-inf")
         self._somebody_is_new = False
@@ -123,9 +130,9 @@ class Exchange:
         self._gone = True
 
     def ended(self, answered: Answered) -> None:
-        """Envoy told us how a request fared, of whichever router's: where that is another's, it is told."""
+        """Envoy told us how a request fared, of whichever router's: where that is one that was heard, it is told."""
         router = endswire.router_of(answered.request_id)
-        if router is not None and router != self._router and router in self._routers:
+        if router is not None and router != self._router and self._routers.was_heard(router):
             self._ends_told.tell(router, answered)
 
     def state(self, now_s: float) -> ExchangeState:
@@ -171,6 +178,7 @@ class Exchange:
             self._our_ends_come_s = now_s
         if self._gone:
             return
+        self._ends_told.flush()
         if self._bus.connected and now_s - self._here_at_s >= HERE_S:
             self._say_here()
         if self._somebody_is_new and now_s - self._all_at_s >= ALL_AGAIN_S:
@@ -224,6 +232,8 @@ class Exchange:
         return heard
 
     def _loads_came(self, message: bytes) -> str | None:
+        if message.startswith(self._own_beginning):
+            return None
         now_s = self._clock()
         loads = wire.loads_of(message, self._bus.way_s, now_s)
         if isinstance(loads, str):
@@ -236,7 +246,7 @@ class Exchange:
         return None
 
     def _placements_came(self, message: bytes) -> str | None:
-        if self._settings.placements:
+        if self._settings.placements and not message.startswith(self._own_beginning):
             self._placements_taken.came(message)
         return None
 
@@ -252,6 +262,7 @@ class Exchange:
             self._balancer.peer(PeerLeft(here.router), now_s)
         elif self._routers.heard(here.router, now_s) and here.is_new:
             self._somebody_is_new = True
+            self._ends_told.again(here.router)
         return None
 
     def _ends_came(self, message: bytes) -> str | None:
@@ -261,7 +272,8 @@ class Exchange:
             return ends
         self._our_ends_come_s = now_s
         for one in ends:
-            self._balancer.answered(one, now_s)
+            if self._ends_heard.is_new(one):
+                self._balancer.answered(one, now_s)
         return None
 
     def _counts(self, router: str) -> bool:

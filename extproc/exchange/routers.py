@@ -5,6 +5,9 @@ from extproc.core.exchangesettings import ExchangeSettings
 LEFT_KEPT_MAX = 100
 """Routers that have left and are remembered for a while: words of theirs may still be on their way."""
 
+EVER_S = 600.0
+"""So long ends of answers are kept for a router that is away."""
+
 
 class Routers:
     """Those that were heard lately, by whatever they said; and those that have said goodbye, for as long."""
@@ -14,12 +17,18 @@ class Routers:
         self._peers_max = settings.peers_max
         self._heard: dict[str, _Heard] = {}
         self._left: dict[str, float] = {}
+        self._ever: dict[str, float] = {}
+        """Those that were heard in the last minutes, and when."""
 
     def __len__(self) -> int:
         return len(self._heard)
 
     def __contains__(self, router: str) -> bool:
         return router in self._heard
+
+    def was_heard(self, router: str) -> bool:
+        """Whether it is there, or was in the last minutes and may be back."""
+        return router in self._ever
 
     def names(self) -> list[str]:
         """Those that are heard."""
@@ -39,7 +48,7 @@ class Routers:
             if len(self._heard) >= self._peers_max:
                 return False
             known = self._heard[router] = _Heard()
-        known.at_s = now_s
+        known.at_s = self._ever[router] = now_s
         if hears_ends is not None:
             known.hears_ends = hears_ends
         return True
@@ -55,6 +64,13 @@ class Routers:
         until_s = now_s - self._silence_s
         for router in [router for router, one in self._heard.items() if one.at_s < until_s]:
             del self._heard[router]
+        if len(self._ever) > len(self._heard):
+            until_ever_s = now_s - EVER_S
+            silent = (router for router in self._ever if router not in self._heard)
+            for router in [*(one for one in silent if self._ever[one] < until_ever_s)]:
+                del self._ever[router]
+            while len(self._ever) > 2 * self._peers_max:
+                del self._ever[min(self._ever, key=self._ever.__getitem__)]
         for router in [router for router, at_s in self._left.items() if at_s < until_s]:
             del self._left[router]
 

@@ -7,7 +7,7 @@ compared; what a message took on its way is what both ends measured of their way
 
 import re
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 from msgspec import Struct
@@ -96,6 +96,11 @@ def refused(field: str, wanted: str, got: object) -> str:
     return f"{field}: wanted {wanted}, got {text if len(text) <= GOT_CHARS_MAX else text[: GOT_CHARS_MAX - 1] + '…'}"
 
 
+def beginning_of(router: str) -> bytes:
+    """How all that this router says of itself begins, as it is written here: its own is known without being read."""
+    return exchange_pb2.RouterHere(router=router).SerializeToString()
+
+
 def here_bytes(here: Here) -> bytes:
     """The message."""
     return exchange_pb2.RouterHere(router=here.router, is_new=here.is_new, leaves=here.leaves).SerializeToString()
@@ -164,13 +169,13 @@ def _loads(router: str, way_s: float, *, everything: bool, hears_ends: bool) -> 
 
 
 def _share(share: NodeShare, now_s: float) -> exchange_pb2.NodeShare:
-    message = exchange_pb2.NodeShare(node_id=share.node_id)
+    told: dict[str, Any] = {"node_id": share.node_id}
     if share.seen_until_s is not None:
-        message.seen_ago_ms = milliseconds(now_s - share.seen_until_s, AGE_MS_MAX)
+        told["seen_ago_ms"] = milliseconds(now_s - share.seen_until_s, AGE_MS_MAX)
     for name, minimum, maximum in _NUMBERS:
         if number := getattr(share, name):
-            setattr(message, name, min(maximum, max(minimum, number)))
-    return message
+            told[name] = number if minimum <= number <= maximum else min(maximum, max(minimum, number))
+    return exchange_pb2.NodeShare(**told)
 
 
 def _share_of(message: exchange_pb2.NodeShare, made_at_s: float) -> NodeShare | str:

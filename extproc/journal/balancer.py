@@ -3,7 +3,7 @@
 The same calls give the same decisions, so the calls are all that has to be kept. Each is made a line and kept with
 others; a thread writes them, every second or 64 KiB. All calls of a request take 13 µs together (60 µs for a prompt of
 100,000 tokens) beside the balancer's own work, 1 µs more if it has a tenant and 4 µs if it waits; a node's report takes
-5 µs.
+5 µs, and another router's word about 100 nodes 20 µs and 6 KB.
 """
 
 import secrets

@@ -35,6 +35,6 @@ class ExchangeState(Struct, frozen=True):
 
 
 def peers_page(router: str, state: ExchangeState | None) -> bytes:
-    """`None`: this router tells nobody anything, and hears nobody."""
-    content: object = state if state is not None else {"router": router, "connected": False, "peers": []}
+    """`None`: there is no bus, so this router tells nobody anything, and hears nobody."""
+    content: object = state if state is not None else {"router": router, "bus": False, "peers": []}
     return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"

@@ -210,10 +210,8 @@ class Placement(_message.Message):
     COMPUTED_FIELD_NUMBER: _builtins.int
     shared: _builtins.int
     """so many first blocks are those of the placement before"""
-    @_builtins.property
-    def blocks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """the others: each number stands for the prompt up to its block's end"""
-
+    blocks: _builtins.bytes
+    """the others, 8 bytes each, little-endian: each stands for the prompt up to its block's end"""
     @_builtins.property
     def sent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """places in `node_ids`: on its way there"""
@@ -226,7 +224,7 @@ class Placement(_message.Message):
         self,
         *,
         shared: _builtins.int = ...,
-        blocks: _abc.Iterable[_builtins.int] | None = ...,
+        blocks: _builtins.bytes = ...,
         sent: _abc.Iterable[_builtins.int] | None = ...,
         computed: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...

@@ -167,9 +167,25 @@ def processor_cluster(d: Description) -> Part:
             )
         },
     }
+    if len(d.endpoints) > 1:
+        part["outlier_detection"] = _left_out_when_gone()
     if d.processor_tls is not None:
         part["transport_socket"] = transport_socket(d.processor_tls, http2=True)
     return part | {"load_assignment": _assignment(PROCESSOR, d.endpoints)}
+
+
+def _left_out_when_gone() -> Part:
+    """Of several that are asked in turn, one that cannot be reached: sooner than health checks see it."""
+    return {
+        "split_external_local_origin_errors": True,
+        "consecutive_local_origin_failure": 2,
+        "enforcing_consecutive_local_origin_failure": 100,
+        "enforcing_local_origin_success_rate": 0,
+        "interval": "1s",
+        "base_ejection_time": "5s",
+        "max_ejection_time": "5s",
+        "max_ejection_percent": 50,
+    }
 
 
 def clusters(d: Description) -> list[Part]:

@@ -88,6 +88,10 @@ _AROUND = {
     ),
 }
 
+_LEFT_OUT = (
+    "An extproc whose process is gone is left out after two requests that could not reach it, not after the two seconds "
+    "that health checks need; they take it back. Envoy retries no stream that has begun, whatever retry_policy says."
+)
 _IN_TURN = (
     "The workers of extproc take turns, for a request costs them most at its start. By the least requests open, a "
     "worker that has just been started again would get all of them."
@@ -143,6 +147,7 @@ def _cluster_notes(d: Description) -> dict[str, str]:
             "Every request in flight holds one gRPC stream: the default of 1024 requests would be the limit of the "
             "gateway."
         ),
+        **({f"{PROCESSOR}/outlier_detection": _LEFT_OUT} if len(d.endpoints) > 1 else {}),
         f"{PROCESSOR}/health_checks": (
             "A process that is alive and hangs gets new requests until this notices, within 3 s. Those that it has by "
             "then wait for message_timeout, those in its queue until the keepalive below, 17 s, or for as long as they "

@@ -18,7 +18,7 @@ def merged(pages: Mapping[str, bytes]) -> bytes:
     for worker, page in pages.items():
         own = f'{LABEL}="{worker}"'
         family: _Family | None = None
-        for line in page.decode(errors="replace").splitlines():
+        for line in page.decode(errors="replace").split("\n"):
             if line.startswith("# HELP "):
                 name = line.split(" ", 3)[2]
                 family = families.setdefault(name, _Family(line))
@@ -34,7 +34,7 @@ def only(page: bytes, names: Collection[str]) -> bytes:
     """The families of a page that begin with one of these names."""
     kept: list[str] = []
     keeps = False
-    for line in page.decode(errors="replace").splitlines():
+    for line in page.decode(errors="replace").split("\n"):
         if line.startswith("# HELP "):
             keeps = line.split(" ", 3)[2].startswith(tuple(names))
         if keeps:

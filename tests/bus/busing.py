@@ -48,7 +48,7 @@ class Ears:
         return [message for _, message in self.heard]
 
     async def hears(self, message: bytes) -> None:
-        await until(lambda: message in self.messages)
+        await until(lambda: message in self.messages, 30)
 
 
 @asynccontextmanager

@@ -64,6 +64,16 @@ def test_an_echo_shows_half_of_its_time_and_one_that_is_out_its_age() -> None:
     assert echo.way_s(14.0) == 1.0
 
 
+def test_time_in_which_we_could_not_listen_is_not_the_paths() -> None:
+    echo = Echo()
+    mine = echo.send(10.0)
+    echo.excuse(3.0)
+    assert echo.age_s(13.5) == 0.5
+    assert echo.age_s(12.5) == 0.0
+    assert echo.hear(mine, 14.0)
+    assert echo.way_s(14.0) == 0.5
+
+
 def test_echoes_that_are_not_ours_show_nothing() -> None:
     echo = Echo()
     mine = echo.send(1.0)

@@ -180,6 +180,14 @@ async def test_who_writes_nonsense_is_cut_off(tmp_path: Path, nonsense: bytes) -
 async def test_names_from_others_lead_nowhere_else(tmp_path: Path) -> None:
     folder = tmp_path / "inner"
     folder.mkdir()
+    outside = socket.socket(socket.AF_UNIX)
+    outside.bind(str(tmp_path / "b.sock"))
+    outside.listen()
+    with outside:
+        await _named_outside(folder)
+
+
+async def _named_outside(folder: Path) -> None:
     async with reached(*members(folder, "a")) as (one,):
         _, writer = await asyncio.open_unix_connection(str(folder / "a.sock"))
         writer.write(frame_of("../b", "", b"") + frame_of("loads", "", b"heard") + frame_of("loads", "%", b"not"))

@@ -2,11 +2,17 @@
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
 
 from extproc.bus import natsbus
 from extproc.bus.bus import MESSAGE_BYTES_MAX, NODES, ROUTERS
 from tests.bus.busing import Ears, Told, nats_bus, reached
-from tests.natsserver import nats_server
+from tests.natsserver import NatsServer, nats_server
+from tests.tcpproxy import tcp_proxy
 from tests.waiting import until
 
 
@@ -88,21 +94,43 @@ async def test_after_a_killed_server_is_back_nothing_old_is_sent() -> None:
             assert told.lines.count("bus not reached") <= 1
 
 
-async def test_a_cluster_tells_of_its_other_servers() -> None:
-    """And when the only one that we were told of dies, another is found."""
-    cluster = "cluster {{ name: one, listen: 127.0.0.1:-1, routes: [{}] }}"
-    async with nats_server(cluster.format("")) as first:
+@asynccontextmanager
+async def _cluster(more: str = "") -> AsyncIterator[tuple[NatsServer, NatsServer]]:
+    config = f"{more}\ncluster {{{{ name: one, listen: 127.0.0.1:-1, routes: [{{}}] }}}}"
+    async with nats_server(config.format("")) as first:
         listens = re.compile(rb"Listening for route connections on (127.0.0.1:\d+)\n")
         await until(lambda: listens.search(first.log))
-        async with nats_server(cluster.format(f"nats://{listens.findall(first.log)[0].decode()}")) as second:
+        async with nats_server(config.format(f"nats://{listens.findall(first.log)[0].decode()}")) as second:
             await until(lambda: b"Route connection created" in first.log)
-            told = Told()
-            async with reached(nats_bus(first.url, told=told)) as (one,):
-                await first.kill()
+            yield first, second
+
+
+async def test_a_cluster_tells_of_its_other_servers() -> None:
+    """And when the only one that we were told of dies, another is found."""
+    async with _cluster() as (first, second):
+        told = Told()
+        async with reached(nats_bus(first.url, told=told)) as (one,):
+            await first.kill()
+            await until(lambda: one.reached == 2)
+            assert told.events("bus reached")[-1]["server"] == second.url
+            one.bus.publish("loads", b"here")
+            await one.hears(b"here")
+
+
+@pytest.mark.parametrize("insecure", [False, True])
+async def test_no_secret_goes_in_plain_text_to_a_server_that_only_another_names(tmp_path: Path, insecure: bool) -> None:
+    """Who answers at our address could name any."""
+    (tmp_path / "secret").write_text("s3cret")
+    async with _cluster("authorization: {{ token: s3cret }}") as (first, _), tcp_proxy(first.port) as proxy:
+        bus = nats_bus(proxy.url, token_file=str(tmp_path / "secret"), insecure=insecure)
+        async with reached(bus) as (one,):
+            await first.kill()
+            if insecure:
                 await until(lambda: one.reached == 2)
-                assert told.events("bus reached")[-1]["server"] == second.url
-                one.bus.publish("loads", b"here")
-                await one.hears(b"here")
+            else:
+                await until(lambda: proxy.connections >= 4)
+                assert one.reached == 1
+                assert bus.way_s == 0  # of no connection
 
 
 async def test_a_handler_that_raises_is_logged_once_and_others_hear() -> None:

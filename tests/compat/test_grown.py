@@ -66,7 +66,7 @@ def test_fields_of_a_later_release_change_nothing(name: str) -> None:
             wire.Loads(PeerTold(ROUTER, 0, 100.0, Word(False, (NodeShare("gpu-1"),))), False),
         ),
         (exchange_pb2.Placements, {}, (ROUTER, [])),
-        (exchange_pb2.Placements, {"placements": [{"blocks": [5]}]}, (ROUTER, [])),
+        (exchange_pb2.Placements, {"placements": [{"blocks": bytes(8)}]}, (ROUTER, [])),
         (exchange_pb2.AnswerEnds, {}, []),
         (exchange_pb2.AnswerEnds, {"ends": [{"request_id": "a1-7"}]}, [Answered("a1-7", Ending.UNTOLD)]),
         (exchange_pb2.AnswerEnds, {"ends": [{"request_id": "a1-7", "ending": 9}]}, [Answered("a1-7", Ending.UNTOLD)]),

@@ -21,7 +21,7 @@ from tests.compat.grown import grown
 from tests.compat.record import METHOD
 from tests.waiting import until
 
-RELEASES = ["v0_1"]
+RELEASES = ["v0_1", "v0_2"]
 
 
 @pytest.fixture(params=RELEASES)
@@ -89,7 +89,7 @@ async def taken_to_the_end(stream: Any) -> None:
 
 def heard(one: Acknowledgement) -> tuple[object, ...]:
     """What agents of then read of an acknowledgement."""
-    return one.node_id, one.sequence, one.verdict, one.reason, one.takes_several
+    return one.node_id, one.sequence, one.verdict, bool(one.reason), one.takes_several
 
 
 async def shown_as_then(fleet: Fleet, url: str, nodes: dict[str, dict[str, Any]]) -> bool:

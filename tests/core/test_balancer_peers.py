@@ -82,7 +82,8 @@ def test_a_place_that_somebody_gone_had_is_free_at_once() -> None:
     fleet = balancer(snapshot("a"), settings=settings)
     fleet.peer(told(busy("a", 5)), NOW_S)
     assert not fleet.peer(told(busy("a", 2), router="q"), NOW_S)
-    assert fleet.peer(told(busy("a", 2), router="q", made_at_s=NOW_S + 3), NOW_S + 3)
+    later_s = NOW_S + SILENCE_S + 0.01
+    assert fleet.peer(told(busy("a", 2), router="q", made_at_s=later_s), later_s)
     assert sees(fleet)[0] == 2
 
 
@@ -107,6 +108,18 @@ def test_an_engine_that_began_anew_has_nothing_of_others() -> None:
     at_s = NOW_S + BOOT_S_MIN
     fleet.observe(NodeReported(snapshot("a", boot_id="boot-2")), at_s)
     assert sees(fleet) == (0, 0)
+
+
+def test_what_is_gone_with_an_engine_that_began_anew_is_told_at_once() -> None:
+    fleet = balancer(snapshot("a"))
+    for number in range(5):
+        fleet.route(request(f"r{number}", 1000), POLICY, NOW_S)
+    at_s = NOW_S + BOOT_S_MIN
+    fleet.word(at_s)
+    fleet.observe(NodeReported(snapshot("a", boot_id="boot-2")), at_s + 0.1)
+    word = fleet.word(at_s + 0.1)
+    assert word is not None
+    assert [(one.node_id, one.sequences_open, one.requests_held) for one in word.shares] == [("a", 0, 0)]
 
 
 def test_static_nodes_have_what_all_routers_have_open_there() -> None:

@@ -15,8 +15,8 @@ from msgspec import structs
 from extproc.core.cost import STRATEGIES
 from extproc.core.decision import Candidate, Chosen
 from extproc.core.nodeshare import Pending
-from extproc.core.peerload import Said, sum_of, with_peers
-from extproc.core.peershares import SHARE_BOUNDS, NodeShare
+from extproc.core.peerload import PeerLoad, Said, sum_of, with_peers
+from extproc.core.peershares import NodeShare
 from extproc.core.policy import RoutingPolicy
 from extproc.core.room import Limits
 from extproc.core.router import Known, Verdict, decide
@@ -29,14 +29,22 @@ OURS = st.sampled_from(sorted(SIGNALS))
 WHOLE = {"kv_block_size_tokens": 16, "kv_blocks_total": 1000}
 
 
-@st.composite
-def with_others(draw: st.DrawFn, own: OwnLoad, pending: int) -> OwnLoad:
-    """The same together with what another router told, beside the sample of a node that tells all."""
-    numbers = {name: draw(st.integers(least // 10**8, 2000)) for name, (least, _) in SHARE_BOUNDS.items()}
-    word = Said(1, NOW_S - 0.1, NodeShare("", NOW_S - draw(st.sampled_from([0.1, 0.5])), **numbers))
+OF_OTHERS = [
+    sum_of([Said(1, NOW_S - 0.1, NodeShare("", NOW_S - its_sample_s_ago, *numbers))], NOW_S - 0.3)
+    for its_sample_s_ago, numbers in (
+        (0.1, (3, 4, 2, 2, 1, 30, 2, 1, 500, 900, 1400, 1200)),
+        (0.5, (9, 9, 6, 6, 4, -20, 3, 3, 2000, 3000, 6000, 100)),
+        (0.5, (0, 0, 0, 0, 5, -20, 2, 0, 0, 0, 0, 0)),
+    )
+]
+"""What other routers have at a node, beside a sample of 0.3 s ago."""
+
+
+def with_others(own: OwnLoad, pending: int, theirs: PeerLoad | None) -> OwnLoad:
+    """The same together with that, at a node that tells all."""
     claimed = pending - own.prefills_of_others
     ours = Pending(pending, claimed, claimed, min(own.prefill_tokens, claimed * 100))
-    return with_peers(own, ours, sum_of([word], NOW_S - 0.3), Learned(800.0, 100.0), 8000.0)
+    return own if theirs is None else with_peers(own, ours, theirs, Learned(800.0, 100.0), 8000.0)
 
 
 @st.composite
@@ -90,8 +98,7 @@ def truths(draw: st.DrawFn) -> tuple[dict[str, Any], OwnLoad, Learned]:
         sent_tokens=float(draw(st.integers(0, 9000))),
         sent_since_s=ALWAYS if tells_firsts else NOW_S - draw(st.sampled_from([0.0, 0.2, 5.0])),
     )
-    if draw(st.booleans()):
-        own = draw(with_others(own, pending))
+    own = with_others(own, pending, draw(st.sampled_from([None, None, None, *OF_OTHERS])))
     rate, trust = draw(st.sampled_from([800.0, 8000.0, 20_000.0])), draw(st.sampled_from([0.02, 0.4, 1.0]))
     return told, own, Learned(rate, draw(st.sampled_from([100.0, 3000.0])), 0.02, trust)
 

@@ -186,6 +186,21 @@ def test_whatever_others_say_no_count_is_negative_and_ours_stand(
         assert ahead >= 0
 
 
+@given(ABSURD, st.integers(0, 20), st.integers(0, 20), st.sampled_from([NEVER, NOW_S - 0.5, NOW_S]))
+def test_on_what_was_sent_no_sample_bears(one: NodeShare, pending: int, claimed: int, seen_until_s: float) -> None:
+    """So nodes that hide their pending prefills, or their totals, are compared like those that tell (decision 23)."""
+    own = OwnLoad(sequences_open=3, tokens_unstarted=900, sent_tokens=800.0, sent_since_s=NOW_S - 0.5)
+    found = [
+        with_peers(own, ours, sum_of([said(one)], seen_s), learned, FLEET_RATE)
+        for ours, seen_s, learned in (
+            (Pending(pending, min(pending, claimed), 0, 0), seen_until_s, LEARNED),
+            (Pending(0), NOW_S - 0.25, Learned(20_000.0, 3.0)),
+        )
+    ]
+    told, hides = ((a.sequences_open, a.tokens_unstarted, a.sent_tokens, a.sent_since_s) for a in found)
+    assert told == hides
+
+
 CHANGES: dict[str, Callable[[int], dict[str, Any]]] = {
     "requests_held": lambda n: {"requests_held": n},
     "sequences_open": lambda n: {"sequences_open": n},

@@ -43,14 +43,18 @@ class BadBus:
         except OSError:
             writer.transport.abort()
             return
-        async with asyncio.TaskGroup() as group:
-            towards = group.create_task(_pipe(reader, server_writer))
-            back = group.create_task(self._deliver(server_reader, writer))
-            await asyncio.wait((towards, back), return_when=asyncio.FIRST_COMPLETED)
-            for task in (towards, back):
+        tasks = {
+            asyncio.create_task(_pipe(reader, server_writer)),
+            asyncio.create_task(self._deliver(server_reader, writer)),
+        }
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
                 task.cancel()
-        for one in (writer, server_writer):
-            one.close()
+            for one in (writer, server_writer):
+                one.transport.abort()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _deliver(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         loop = asyncio.get_running_loop()

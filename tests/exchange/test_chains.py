@@ -1,6 +1,5 @@
 """Prompts sent somewhere, written together."""
 
-from array import array
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ NODES = ("a", "b", "10.0.0.1:8000")
 
 
 def placed(node_id: str, blocks: tuple[int, ...], computed: bool = False) -> Placed:
-    return Placed(node_id, array("Q", blocks).tobytes(), computed)
+    return Placed(node_id, chains.bytes_of(blocks), computed)
 
 
 def heard(messages: list[bytes]) -> list[tuple[str, tuple[int, ...], bool]]:
@@ -57,14 +56,14 @@ def test_what_was_within_the_budget_comes_as_it_was(told: list[PromptPlaced], by
     assert sum(map(len, messages)) <= bytes_max + 4
     shown = heard(messages)
     assert len(set(shown)) == len(shown)
-    assert {(node_id, array("Q", blocks).tobytes()) for node_id, blocks, _ in shown} == {
+    assert {(node_id, chains.bytes_of(blocks)) for node_id, blocks, _ in shown} == {
         (one.node_id, one.chain) for one in chosen
     }
     if bytes_max == 1500:
         assert seen == len(told)
     # What is told was computed where any of those that were looked at says so.
     for node_id, blocks, computed in shown:
-        chain = array("Q", blocks).tobytes()
+        chain = chains.bytes_of(blocks)
         same = [one for one in newest_first[:seen] if (one.node_id, one.chain) == (node_id, chain)]
         assert computed == any(one.computed for one in same)
 
@@ -101,12 +100,16 @@ def test_long_lists_are_several_messages() -> None:
     assert [len(heard([message])) for message in chains.messages("r1", nodes)] == [chains.NODES_MAX, 1]
 
 
+def block(*numbers: int) -> bytes:
+    return chains.bytes_of(numbers)
+
+
 def message(**changes: Any) -> bytes:
-    fields: dict[str, Any] = {"router": "r1", "node_ids": ["a"], "placements": [{"blocks": [1], "sent": [0]}]}
+    fields: dict[str, Any] = {"router": "r1", "node_ids": ["a"], "placements": [{"blocks": block(1), "sent": [0]}]}
     return exchange_pb2.Placements(**{**fields, **changes}).SerializeToString()
 
 
-WHOLE = {"blocks": range(4096), "sent": [0]}
+WHOLE = {"blocks": block(*range(4096)), "sent": [0]}
 
 
 @pytest.mark.parametrize(
@@ -116,10 +119,10 @@ WHOLE = {"blocks": range(4096), "sent": [0]}
         (message(node_ids=["a", "b c"]), "node_ids.1: wanted"),
         (message(node_ids=["a"] * 4097), "node_ids: wanted at most 4096, got 4097"),
         (message(placements=[{"shared": 1}]), "placements.0.shared: wanted at most 0, got 1"),
-        (message(placements=[{"blocks": [1, 2]}, {"shared": 3}]), "placements.1.shared: wanted at most 2, got 3"),
+        (message(placements=[{"blocks": block(1, 2)}, {"shared": 3}]), "placements.1.shared: wanted at most 2, got 3"),
         (message(placements=[{"sent": [0]}]), "placements.0: wanted 1..4096 blocks, got 0"),
-        (message(placements=[{"blocks": range(4097)}]), "placements.0: wanted 1..4096 blocks, got 4097"),
-        (message(placements=[{"blocks": [1], "computed": [1]}]), "placements.0: wanted places of 1 nodes, got 1"),
+        (message(placements=[{"blocks": block(*range(4097))}]), "placements.0: wanted 1..4096 blocks, got 4097"),
+        (message(placements=[{"blocks": block(1), "computed": [1]}]), "placements.0: wanted places of 1 nodes, got 1"),
         (
             message(placements=[WHOLE] + [{"shared": 4096, "sent": [0]}] * 48),
             "placements: wanted at most 200000 blocks, at all nodes together, got 200704",
@@ -128,6 +131,7 @@ WHOLE = {"blocks": range(4096), "sent": [0]}
             message(placements=[WHOLE, {"shared": 4096, "sent": [0] * 48}]),
             "placements: wanted at most 200000 blocks, at all nodes together, got 200704",
         ),
+        (message(placements=[{"blocks": bytes(9)}]), "placements.0.blocks: wanted 8 bytes each, got '9 bytes'"),
         (b"\x08", "message: wanted a Placements"),
     ],
 )

@@ -11,7 +11,7 @@ from extproc.bus.bus import ENDS
 from extproc.core.outcome import Answered, Ending
 from extproc.core.request import HOST_CHARS_MAX
 from extproc.exchange import endswire
-from extproc.exchange.ends import TOGETHER_S, WAITING_MAX, EndsTold
+from extproc.exchange.ends import HEARD_MAX, TOGETHER_S, WAITING_MAX, WAITING_S_MAX, EndsHeard, EndsTold
 from extproc.ops.metrics import Metrics
 from extproc.pb import exchange_pb2
 from tests.exchange.scripted import Line, Router, pass_time
@@ -94,7 +94,7 @@ def test_an_id_tells_whose_request_it_is(request_id: str, router: str | None) ->
 async def test_the_oldest_of_too_many_are_dropped_and_counted() -> None:
     sent: list[bytes] = []
     metrics = Metrics()
-    told = EndsTold(sent.append, lambda: NOW_S, metrics.exchange)
+    told = EndsTold(sent.append, lambda _: True, lambda: NOW_S, metrics.exchange)
     for number in range(WAITING_MAX + 3):
         told.tell("r1", Answered(f"r1-{number}", Ending.SERVED))
     assert not sent
@@ -129,7 +129,64 @@ async def test_an_end_that_another_router_was_told_of_reaches_whose_it_is() -> N
     one.bus.connected = False
     assert not one.exchange.ends_are_told
     one.connect()
-    assert one.exchange.ends_are_told
+    pass_time(10.0, one, other, third)
+    assert one.exchange.ends_are_told, "whoever told once tells on while it hears some"
     other.hears_ends = False
-    pass_time(0.5, one, other, third)
+    pass_time(0.6, one, other, third)
     assert not one.exchange.ends_are_told
+
+
+async def test_ends_wait_for_the_bus_and_for_the_router_and_say_when_they_were() -> None:
+    line = Line()
+    one, other = Router(line, "one"), Router(line, "other")
+    for router in (one, other):
+        router.connect()
+    pass_time(1.0, one, other)
+    for number in (1, 2, 3):
+        one.route(f"one-{number}")
+        one.balancer.leave(f"one-{number}", one.now_s)
+
+    def ended(number: int) -> None:
+        other.exchange.ended(Answered(f"one-{number}", Ending.SERVED))
+
+    other.bus.connected = False
+    ended(1)
+    pass_time(5.0, one, other)
+    assert one.balancer.requests_open == 3
+    other.connect()
+    pass_time(2.0, one, other)
+    assert one.balancer.requests_open == 2
+    one.bus.connected = False
+    ended(2)  # on its way before anybody notices
+    pass_time(2.0, other)
+    pass_time(2.0, one, other)
+    ended(3)
+    pass_time(2.0, one, other)
+    assert one.balancer.requests_open == 2
+    one.connect()
+    pass_time(0.6, one, other)
+    assert one.balancer.requests_open == 0
+    assert other.counted("extproc_exchange_dropped_total", reason="ends_late") == 0
+
+
+async def test_ends_of_a_router_that_never_comes_back_are_dropped() -> None:
+    sent: list[bytes] = []
+    metrics, now_s = Metrics(), NOW_S
+    told = EndsTold(sent.append, lambda _: False, lambda: now_s, metrics.exchange)
+    told.tell("r1", Answered("r1-1", Ending.SERVED))
+    now_s += WAITING_S_MAX
+    told.flush()
+    assert metrics.exchange.counts["dropped"] == {}
+    now_s += 0.1
+    told.flush()
+    assert metrics.exchange.counts["dropped"] == {"ends_late": 1}
+    assert not sent
+
+
+def test_an_end_that_comes_again_is_not_taken_twice() -> None:
+    heard = EndsHeard()
+    before, after = (Answered("r1-1", Ending.UNREACHABLE, host="h", over=over) for over in (False, True))
+    assert [heard.is_new(one) for one in (before, after, before, after)] == [True, True, False, False]
+    for number in range(HEARD_MAX):
+        assert heard.is_new(Answered(f"r2-{number}", Ending.SERVED))
+    assert heard.is_new(before), "so many are remembered and no more"

@@ -98,16 +98,17 @@ def test_prompts_that_one_sent_count_at_the_other_and_newcomers_hear_of_them(lin
 
 
 def test_without_placements_no_prompt_is_told_or_taken(line: Line) -> None:
-    one, other = Router(line, "one", placements=False), Router(line, "other")
-    one.connect()
-    other.connect()
+    one, other, third = Router(line, "one", placements=False), Router(line, "other"), Router(line, "third")
+    for router in (one, other, third):
+        router.connect()
     pass_time(0.5, one, other)
     for router in (one, other):
         router.route("r-1", prompt_blocks=(1, 2, 3))
     pass_time(1.0, one, other)
     assert len(line.of(PLACEMENTS)) == 1
     assert one.exchange._placements_taken.waiting_bytes == 0
-    assert other.exchange._placements_taken.waiting_bytes > 0
+    assert other.exchange._placements_taken.waiting_bytes == 0, "it knows its own"
+    assert third.exchange._placements_taken.waiting_bytes > 0
 
 
 def test_a_router_says_that_it_is_there_each_second_and_when_it_comes_and_goes(line: Line) -> None:

@@ -1,7 +1,6 @@
 """Which prompts others are told of, and how theirs are taken in."""
 
 import asyncio
-from array import array
 from collections.abc import Callable
 
 from extproc.core.exchangesettings import ExchangeSettings
@@ -83,7 +82,7 @@ async def test_what_others_sent_is_taken_in_with_turns_for_the_rest() -> None:
     taken, task, _, _, match = taken_of()
     turns = 0
     many = [tuple(range(n * 10**6, n * 10**6 + 500)) for n in range(200)]
-    for message in chains.messages("r1", [chains.Placed("a", array("Q", one).tobytes(), True) for one in many]):
+    for message in chains.messages("r1", [chains.Placed("a", chains.bytes_of(one), True) for one in many]):
         taken.came(message)
     waiting = set(many)
     while waiting:
@@ -97,7 +96,7 @@ async def test_what_others_sent_is_taken_in_with_turns_for_the_rest() -> None:
 async def test_what_strangers_say_and_what_is_wrong_is_not_taken() -> None:
     taken, task, refused, _, match = taken_of(lambda router: router == "known")
     for router in ("stranger", "known"):
-        for message in chains.messages(router, [chains.Placed("a", array("Q", [len(router)]).tobytes(), True)]):
+        for message in chains.messages(router, [chains.Placed("a", chains.bytes_of((len(router),)), True)]):
             taken.came(message)
     taken.came(b"\xff")
     await until(lambda: refused)

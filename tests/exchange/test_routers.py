@@ -1,7 +1,7 @@
 """Which other routers count as there."""
 
 from extproc.core.exchangesettings import ExchangeSettings
-from extproc.exchange.routers import LEFT_KEPT_MAX, Routers
+from extproc.exchange.routers import EVER_S, LEFT_KEPT_MAX, Routers
 
 
 def test_a_router_counts_until_it_is_silent_or_leaves() -> None:
@@ -37,3 +37,14 @@ def test_who_left_is_remembered_up_to_a_bound() -> None:
         routers.left(f"r{number}", 1.0)
     assert not routers.heard(f"r{LEFT_KEPT_MAX - 1}", 1.0)
     assert routers.heard(f"r{LEFT_KEPT_MAX}", 1.0)
+
+
+def test_who_was_heard_in_the_last_minutes_may_be_back() -> None:
+    routers = Routers(ExchangeSettings(peers_max=2))
+    for number in range(5):
+        routers.heard(f"r{number}", 10.0 * number)
+        routers.expire(10.0 * number + 5)
+    assert [routers.was_heard(f"r{number}") for number in range(5)] == [False, True, True, True, True]
+    routers.expire(40.0 + EVER_S)
+    assert [routers.was_heard(f"r{number}") for number in range(3, 5)] == [False, True]
+    assert not routers.was_heard("other")

@@ -8,8 +8,10 @@ import pytest
 
 from extproc.core.peershares import COUNT_MAX, SHARE_BOUNDS, NodeShare, PeerTold, Word
 from extproc.core.sharing import NODES_TOLD_MAX
+from extproc.exchange import wire
 from extproc.journal.balancer import close
 from extproc.journal.lines import FORMAT
+from extproc.replay.bounds import ID_CHARS_MAX
 from extproc.replay.other import Other
 from extproc.tokens.blocks import PROMPT_BLOCKS_MAX
 from tests.journal.writing import NOW_S
@@ -66,6 +68,8 @@ def test_another_strategy_decides_by_the_same_words(path: Path) -> None:
     write(path, FLEET + TOLD + ASKED)
     found = replayed(path, Other("least-inflight"))
     assert (found.identical, found.damaged) == (3, 0)
+    assert found.comparison is not None
+    assert found.comparison.decisions == 3
 
 
 @pytest.mark.parametrize(
@@ -130,3 +134,9 @@ def test_the_most_and_the_least_that_a_word_may_say_can_be_read_again(path: Path
 def test_journals_from_before_are_of_the_same_format() -> None:
     """Only kinds of lines were added, and a reader of before tells each of them as damaged."""
     assert FORMAT == 3
+
+
+def test_whatever_the_bus_may_say_can_be_read_again() -> None:
+    assert {name: (least, most) for name, least, most in wire._NUMBERS} == SHARE_BOUNDS
+    assert wire.SHARES_MAX == NODES_TOLD_MAX
+    assert max(wire.ROUTER_CHARS_MAX, wire.NODE_ID_CHARS_MAX) <= ID_CHARS_MAX

@@ -37,6 +37,10 @@ def addresses(one: Crewed) -> list[str]:
     return found
 
 
+def _health(channel: grpc.aio.Channel) -> Any:
+    return health_pb2_grpc.HealthStub(channel)
+
+
 async def test_each_worker_has_an_address_and_health_of_its_own_and_the_pages_are_of_all(tmp_path: Path) -> None:
     first = free_ports()
     async with crewed(tmp_path, listen={"extproc": str(first)}) as one:
@@ -44,7 +48,7 @@ async def test_each_worker_has_an_address_and_health_of_its_own_and_the_pages_ar
         for at in addresses(one):
             async with grpc.aio.insecure_channel(at) as channel:
                 asked = health_pb2.HealthCheckRequest(service=HEALTH_SERVICES[1])
-                answer = await health_pb2_grpc.HealthStub(channel).Check(asked)
+                answer = await _health(channel).Check(asked)
                 assert answer.status == health_pb2.HealthCheckResponse.SERVING
         assert await one.text("/healthz") == "ok\n"
         assert await one.status("/readyz") == 503
@@ -55,7 +59,12 @@ async def test_each_worker_has_an_address_and_health_of_its_own_and_the_pages_ar
             assert (ready["ready"], [ready["workers"][str(k)]["nodes_ready"] for k in (0, 1)]) == (True, [1, 1])
             assert [node["node_id"] for node in (await one.json("/nodes?node=gpu-1"))["nodes"]] == ["gpu-1"]
             assert (await one.json("/capacity"))["models"][0]["nodes_ready"] == 1
-        assert [len(peers["peers"]) for peers in (await one.json("/peers"))["workers"].values()] == [1, 1]
+
+        async def met() -> bool:
+            told = (await one.json("/peers"))["workers"]
+            return [len(each["peers"]) for each in told.values()] == [1, 1]
+
+        await until(met)
         for path, status in (("/nodes?worker=7", 404), ("/nodes?node=x", 404), ("/decisions?limit=x", 400)):
             assert await one.status(path) == status, path
         assert "/decisions" in await one.text("/")
@@ -88,7 +97,7 @@ async def test_a_killed_worker_comes_again_at_its_address_and_agents_tell_it_all
         assert len(one.pids) == 2
         assert killed not in one.pids
         async with grpc.aio.insecure_channel(before[1]) as channel:
-            await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+            await _health(channel).Check(health_pb2.HealthCheckRequest())
         assert [sample.value for sample in await one.samples("extproc_worker_restarts_total")] == [1]
 
 
