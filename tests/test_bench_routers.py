@@ -5,11 +5,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from msgspec.structs import replace
 
 from bench.engines.model import served
 from bench.routers import fed, requests, runs, tables, traffic
-from bench.routers.__main__ import kept
+from bench.routers.__main__ import BEGIN, END, main
 from bench.routers.fed import Spent
 from bench.routers.runs import Run
 from bench.routers.system import ARMS, Arm
@@ -98,11 +99,30 @@ def test_beliefs_are_held_against_the_truth_of_each_node_by_each_router() -> Non
     assert (sorted(beliefs.differences), beliefs.mean_error, beliefs.mean_held) == ([-1, 0, 2], 1.0, 2.0)
 
 
-def test_figures_are_kept_and_read_again(tmp_path: Path) -> None:
-    path = tmp_path / "figures.json"
-    assert kept(path) == []
-    path.write_bytes(msgspec.json.encode([some_run(ARMS[0], 0, 0.5)]))
-    assert kept(path) == [some_run(ARMS[0], 0, 0.5)]
+def test_figures_that_were_kept_become_tables_beside_what_the_simulator_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "capacity_per_s", lambda *_: 60.0)
+    figures, results = tmp_path / "figures.json", tmp_path / "results.md"
+    figures.write_bytes(msgspec.json.encode([some_run(ARMS[0], 0, 0.5)]))
+    results.write_text(f"# Results\n{BEGIN}\nold\n{END}\nThe end.\n")
+    arguments = ["--workload", "agents", "--rounds", "0", "--keep", str(figures), "--markdown", str(results)]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    written = results.read_text()
+    assert written.startswith(f"# Results\n{BEGIN}\nOn ")
+    assert written.endswith(f"{END}\nThe end.\n")
+    assert written.count("| 1 router |") == 3
+    row = next(line for line in written.splitlines() if line.startswith("| 1 router | 0.500 |"))
+    assert 0 <= float(row.split("|")[4]) <= 1
+
+
+def test_a_document_without_marks_is_told_before_anything_runs(tmp_path: Path) -> None:
+    results = tmp_path / "results.md"
+    results.write_text("old")
+    for command in (main, traffic.main):
+        assert CliRunner().invoke(command, ["--markdown", str(results)]).exit_code == 1
+    assert results.read_text() == "old"
 
 
 async def test_a_tiny_run_for_real_loses_nothing_and_leaves_no_count(tmp_path: Path) -> None:

@@ -19,11 +19,12 @@ from typing import Final
 import click
 import msgspec
 import uvloop
+from msgspec import structs
 from rich.console import Console
 
 from bench.machine import machine
-from bench.routers import tables
-from bench.routers.requests import WORKLOADS, asked
+from bench.routers import simulated, tables
+from bench.routers.requests import WORKLOADS, arrivals, written
 from bench.routers.runs import Run, run
 from bench.routers.system import ARMS, Arm
 from bench.strategies import document
@@ -43,7 +44,7 @@ async def measured(
     missing = [arm for arm in arms if (workload, arm.name, turn) not in there]
     if not missing:
         return []
-    same = asked(workload, requests, load, turn + 1, speed)
+    same = written(arrivals(workload, requests, load, turn + 1, speed))
     found = []
     for place in range(len(missing)):
         arm = missing[(place + turn) % len(missing)]
@@ -62,6 +63,14 @@ async def measured(
 def kept(path: Path | None) -> list[Run]:
     """The runs of a file."""
     return msgspec.json.decode(path.read_bytes(), type=list[Run]) if path is not None and path.exists() else []
+
+
+def _with_simulated(one: Run, load: float) -> Run:
+    arm = next(arm for arm in ARMS if arm.name == one.arm)
+    ngood = simulated.ngood(
+        one.workload, one.measures.requests, load, one.round + 1, arm.routers, exchange=arm.exchange
+    )
+    return structs.replace(one, simulated_ngood=ngood)
 
 
 @click.command(help=__doc__)
@@ -106,6 +115,7 @@ def main(
     except ChildFailedError as error:
         console.print(f"✗ {error}", markup=False)
         sys.exit(1)
+    runs = [_with_simulated(one, load) for one in runs]
     texts = [f"On {machine()}."]
     for workload in chosen:
         own = [one for one in runs if one.workload == workload]

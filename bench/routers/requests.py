@@ -37,17 +37,17 @@ def capacity_per_s(workload: str, seed: int) -> float:
     return capacity_of(SETTINGS[workload].trace, REQUESTS_PER_NODE * NODES, seed, "even")
 
 
-def asked(workload: str, requests: int, load: float, seed: int, speed: float = 1.0) -> list[Timed]:
-    """So many requests at this share of what eight engines of this speed carry; the same arguments give the same."""
+def arrivals(workload: str, requests: int, load: float, seed: int, speed: float = 1.0) -> list[Arrival]:
+    """So many arrivals at this share of what eight engines of this speed carry; the same arguments give the same."""
     rate = load * capacity_per_s(workload, seed) * speed
-    return written(scaled(arrivals_of(SETTINGS[workload].trace, requests, seed), rate))
+    return scaled(arrivals_of(SETTINGS[workload].trace, requests, seed), rate)
 
 
-def written(arrivals: Sequence[Arrival]) -> list[Timed]:
+def written(come: Sequence[Arrival]) -> list[Timed]:
     """Requests for arrivals in order of time."""
     sessions: dict[str, _Session] = {}
     found = []
-    for number, one in enumerate(arrivals):
+    for number, one in enumerate(come):
         session = sessions.setdefault(one.session, _Session()) if one.session else _Session()
         session.messages.append({"role": "user", "content": _new_text(one, number, session)})
         session.tokens = one.prompt_tokens + one.output_tokens

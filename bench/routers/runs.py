@@ -52,6 +52,8 @@ class Run(Struct, frozen=True):
     """How long after the last answer all counts were 0."""
     left: list[str]
     """What was not, until the end."""
+    simulated_ngood: float | None = None
+    """What the simulator gives for the same arrivals."""
 
 
 async def run(

@@ -22,7 +22,7 @@ def of_clients(workload: str, runs: Sequence[Run]) -> Grid:
     slow = f", engines of speed {first.speed:g}" if first.speed != 1 else ""
     grid = Grid(
         f"{workload}: {first.measures.requests} requests, {first.rate_per_s:.1f}/s{slow}, {rounds} rounds",
-        ("", "ngood", "points lost", "TTFT p50 s", "p90", "p99", "cached", "failed"),
+        ("", "ngood", "points lost", "ngood, simulated", "TTFT p50 s", "p90", "p99", "cached", "failed"),
     )
     for name, own in _by_arm(runs):
         figures: tuple[Callable[[Run], float | None], ...] = (
@@ -36,6 +36,7 @@ def of_clients(workload: str, runs: Sequence[Run]) -> Grid:
                 name,
                 spread((one.measures.ngood for one in own), 3),
                 "" if name == ARMS[0].name else spread(_lost(runs, name), 1),
+                spread((one.simulated_ngood for one in own), 3),
                 *(spread(map(figure, own)) for figure in figures),
                 spread((one.measures.failed + one.measures.refused for one in own), 0),
             )

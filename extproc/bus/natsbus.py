@@ -154,7 +154,7 @@ class NatsBus:
             self._know(servers, connection.found)
             self._message_bytes_max = min(MESSAGE_BYTES_MAX, connection.payload_bytes_max)
             ends = (connection.lost(), self._measure(), self._send_on(connection))
-            return await _first_of(*ends, then=lambda: self._closing or connection.abort())
+            return await _first_of(*ends, then=lambda: None if self._closing else connection.abort())
         finally:
             self._connected = False
             self._echo = Echo()
@@ -227,7 +227,7 @@ class NatsBus:
             self._log.warning("bus complains", server=self._server, reason=reason)
 
 
-async def _first_of(*ends: Coroutine[Any, Any, str], then: Callable[[], object]) -> str:
+async def _first_of(*ends: Coroutine[Any, Any, str], then: Callable[[], None]) -> str:
     """What the first of these returns; after `then` the others are cancelled."""
     tasks = [asyncio.create_task(end) for end in ends]
     try:

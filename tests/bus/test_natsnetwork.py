@@ -123,3 +123,7 @@ async def test_a_path_that_takes_nothing_holds_no_more_than_its_bounds(monkeypat
         await until(lambda: not one.bus.connected)
         assert one.bus.waiting_bytes == 0  # type: ignore[attr-defined]
         assert one.bus.counts.dropped_unsent > 300
+        proxy.stalled = False
+        await until(lambda: one.reached == 2)
+        one.bus.publish("loads", b"again")
+        await one.hears(b"again")

@@ -227,8 +227,8 @@ async def nothing_at_nodes(router: Served) -> None:
 
     async def nothing() -> bool:
         nodes = (await router.get("/nodes"))[1]["nodes"]
-        loads = [(one["node_id"], whose, one[whose]) for one in nodes for whose in ("own", "peers")]
-        left[:] = [(name, whose, key, load[key]) for name, whose, load in loads for key in load if load[key]]
+        loads = [(f"{one['node_id']} {one['age_s']} s ago", who, one[who]) for one in nodes for who in ("own", "peers")]
+        left[:] = [(name, who, key, load[key]) for name, who, load in loads for key in load if load[key]]
         return not left
 
     try:
