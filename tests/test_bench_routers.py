@@ -149,17 +149,16 @@ async def test_what_a_router_tells_is_counted(monkeypatch: pytest.MonkeyPatch) -
     assert 0 < found.cores < 2
 
 
-def test_the_exchanges_cost_is_a_difference_of_the_same_router_and_round() -> None:
+def test_what_the_exchange_costs_is_a_difference_to_routers_that_ran_at_the_same_time() -> None:
     def spent(cores: float) -> Spent:
         zero = dict.fromkeys(fed.CHANNELS, 1000.0)
         return Spent(cores, 333.0, zero, zero, zero, zero)
 
     found = {
-        fed.Arm.NONE: [spent(0.2), spent(0.3)],
-        fed.Arm.LOADS: [spent(0.22), spent(0.31)],
-        fed.Arm.ALL: [spent(0.24), spent(0.36)],
+        fed.Arm.LOADS: [(spent(0.22), spent(0.2)), (spent(0.31), spent(0.3))],
+        fed.Arm.ALL: [(spent(0.23), spent(0.2)), (spent(0.36), spent(0.3))],
     }
     grid = traffic.of_cores(found)
-    assert [row[2] for row in grid.rows] == ["", "0.015 (0.010–0.020)", "0.050 (0.040–0.060)"]
-    assert grid.notes == ["aim: the exchange takes at most 5% of a core: met, 0.050 (0.040–0.060)"]
+    assert [row[3] for row in grid.rows] == ["0.015 (0.010–0.020)", "0.045 (0.030–0.060)"]
+    assert grid.notes == ["aim: the exchange takes at most 5% of a core: met, 0.045 (0.030–0.060)"]
     assert traffic.of_traffic(found).rows[-1][:3] == ("all", "3000.0", "3.0"), "the three kinds together"

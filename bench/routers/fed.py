@@ -62,7 +62,7 @@ class Arm(enum.Enum):
     @property
     def about(self) -> str:
         """For tables."""
-        return {"none": "nothing: no bus", "loads": "loads", "all": "loads and placements"}[self.value]
+        return {"none": "nothing", "loads": "loads", "all": "loads and placements"}[self.value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +182,14 @@ class Fed:
             for _ in range(int((now_s - begun_s) * self._nodes) - reports):
                 self.report(reports % self._nodes, now_s)
                 reports += 1
-            # However late, others on the loop have their turn.
-            for _ in range(min(AT_ONCE_MAX, int((now_s - begun_s) * self._rate) - comes)):
+            due = int((now_s - begun_s) * self._rate) - comes
+            for _ in range(min(AT_ONCE_MAX, due)):
                 self.come(now_s)
                 comes += 1
             self.end(now_s)
-            at_s = max(at_s + STEP_S, now_s - STEP_S)
-            await asyncio.sleep(max(0.0, at_s - time.monotonic()))
+            # However late, others on the loop have their turn.
+            at_s = max(at_s + STEP_S, now_s)
+            await asyncio.sleep(0.0 if due > AT_ONCE_MAX else max(0.0, at_s - time.monotonic()))
 
 
 async def run(url: str, arm: Arm, place: int, routers: int, rate: float, nodes: int, seconds: float) -> Spent:

@@ -5,8 +5,9 @@
 Each router is a process of its own: the balancer of `serve` with the exchange over a real NATS server, told of a third
 of the requests as the gateway would, and of a report of every node a second. No Envoy, no engine, no HTTP: what is
 measured is what the exchange adds. Half of the requests are the simulator's agents, whose prompts share long
-beginnings and whose turns come to all routers; half are chats of 1 to 8 KB that nobody shares. In each round all
-arms run one after the other; processor time is that of a whole process, so the exchange's is a difference.
+beginnings and whose turns come to all routers; half are chats of 1 to 8 KB that nobody shares. Processor time is that
+of a whole process, so the exchange's is a difference: to three routers that get the same and tell nobody anything, and
+that run at the same time, for what else the machine does makes every process dearer.
 """
 
 import asyncio
@@ -38,76 +39,91 @@ REQUESTS_PER_S: Final = 1000
 NODES: Final = 100
 AIM: Final = 0.05
 """Of a core, for the exchange."""
+Pair = tuple[Spent, Spent]
+"""A router that tells the others, and one that gets the same and is alone."""
 
 
-async def phase(folder: Path, url: str, arm: Arm, seconds: float) -> list[Spent]:
-    """All routers of one arm, at once."""
-    children: list[Child] = []
+async def phase(folder: Path, url: str, arm: Arm, seconds: float) -> list[Pair]:
+    """All routers of one arm, and as many that are alone, at once."""
+    children: dict[Arm, list[Child]] = {one: [] for one in (arm, Arm.NONE)}
     try:
         for place in range(ROUTERS):
-            command = (sys.executable, "-m", "bench.routers.fed", url, arm.value, f"{place}", f"{ROUTERS}")
-            rates = (f"{REQUESTS_PER_S}", f"{NODES}", f"{seconds}")
-            children.append(await Child.start(f"router-{place}", [*command, *rates], folder))
-        found = [await one.logged(r"^\{.*\}$", within_s=seconds + 120) for one in children]
+            for one, started in children.items():
+                command = (sys.executable, "-m", "bench.routers.fed", url, one.value, f"{place}", f"{ROUTERS}")
+                rates = (f"{REQUESTS_PER_S}", f"{NODES}", f"{seconds}")
+                started.append(await Child.start(f"{one.value}-{place}", [*command, *rates], folder))
+        found = {
+            one: [(await child.logged(r"^\{.*\}$", within_s=seconds + 120))[0] for child in started]
+            for one, started in children.items()
+        }
     finally:
-        await asyncio.gather(*(one.stop() for one in children))
-    return [Spent(**json.loads(one[0])) for one in found]
+        await asyncio.gather(*(child.stop() for started in children.values() for child in started))
+    told, alone = ([Spent(**json.loads(line)) for line in found[one]] for one in (arm, Arm.NONE))
+    return list(zip(told, alone, strict=True))
 
 
-def of_traffic(found: dict[Arm, list[Spent]]) -> Grid:
+def of_traffic(found: dict[Arm, list[Pair]]) -> Grid:
     """A router's messages and bytes."""
     columns = ("sent: messages/s", "KB/s", "heard: messages/s", "KB/s")
     grid = Grid(
-        f"One of {ROUTERS} routers, {REQUESTS_PER_S:,} requests/s in all, {NODES} nodes: what it says and hears",
+        f"One of {ROUTERS} routers, {REQUESTS_PER_S:,} requests/s in all, {NODES} nodes: what it says, and hears, its "
+        "own words among it",
         ("", *columns),
     )
-    told = found[Arm.ALL]
+    told = [one for one, _ in found[Arm.ALL]]
     for channel in (*CHANNELS, "all"):
         names = CHANNELS if channel == "all" else (channel,)
         cells = [
-            spread((sum(figures[name] for name in names) / scale for figures in each), digits)
-            for each, scale, digits in (
-                ([one.sent_per_s for one in told], 1, 1),
-                ([one.sent_bytes_per_s for one in told], 1000, 1),
-                ([one.heard_per_s for one in told], 1, 1),
-                ([one.heard_bytes_per_s for one in told], 1000, 1),
+            spread((sum(figures[name] for name in names) / scale for figures in each), 1)
+            for each, scale in (
+                ([one.sent_per_s for one in told], 1),
+                ([one.sent_bytes_per_s for one in told], 1000),
+                ([one.heard_per_s for one in told], 1),
+                ([one.heard_bytes_per_s for one in told], 1000),
             )
         ]
         grid.rows.append((channel, *cells))
     return grid
 
 
-def of_cores(found: dict[Arm, list[Spent]]) -> Grid:
+def of_cores(found: dict[Arm, list[Pair]]) -> Grid:
     """A router's processor time."""
     grid = Grid(
-        "The same: processor cores that one router takes, by what it tells",
-        ("", "cores", "more than alone", "requests/s"),
+        f"The same: processor cores of one router at {REQUESTS_PER_S // ROUTERS} requests/s, by what it tells",
+        ("", "cores", "alone, at the same time", "difference", "requests/s", "alone"),
     )
-    alone = [one.cores for one in found[Arm.NONE]]
-    for arm, told in found.items():
-        # The same router and round beside each other: what the machine did meanwhile met both.
-        more = [one.cores - before for one, before in zip(told, alone, strict=True)]
-        rates = spread((one.requests_per_s for one in told), 0)
-        cost = "" if arm is Arm.NONE else spread(more, 3)
-        grid.rows.append((arm.about, spread((one.cores for one in told), 3), cost, rates))
+    for arm, pairs in found.items():
+        more = [_at_rate(one) - _at_rate(alone) for one, alone in pairs]
+        cells = (
+            spread((_at_rate(one) for one, _ in pairs), 3),
+            spread((_at_rate(alone) for _, alone in pairs), 3),
+            spread(more, 3),
+            spread((one.requests_per_s for one, _ in pairs), 0),
+            spread((alone.requests_per_s for _, alone in pairs), 0),
+        )
+        grid.rows.append((arm.about, *cells))
         if arm is Arm.ALL:
             met = "met" if median(more) <= AIM else "missed"
             grid.notes.append(f"aim: the exchange takes at most {AIM:.0%} of a core: {met}, {spread(more, 3)}")
     return grid
 
 
-async def measured(seconds: float, rounds: int) -> dict[Arm, list[Spent]]:
-    """Every arm in each round. Raises ChildFailedError."""
-    found: dict[Arm, list[Spent]] = {arm: [] for arm in Arm}
+def _at_rate(one: Spent) -> float:
+    # Where a full machine left it less time than it needed it came to fewer requests.
+    return one.cores * REQUESTS_PER_S / ROUTERS / one.requests_per_s
+
+
+async def measured(seconds: float, rounds: int) -> dict[Arm, list[Pair]]:
+    """Every arm that tells something, in each round. Raises ChildFailedError."""
+    found: dict[Arm, list[Pair]] = {arm: [] for arm in (Arm.LOADS, Arm.ALL)}
     with tempfile.TemporaryDirectory(prefix="extproc-exchange-") as folder:
         async with Fleet(Path(folder)) as fleet:
             nats = await fleet.nats()
             for turn in range(rounds):
-                arms = list(Arm)
-                for place in range(len(arms)):
-                    arm = arms[(place + turn) % len(arms)]
-                    found[arm] += await phase(Path(folder), nats.url, arm, seconds)
-                    print(turn + 1, arm.about, [round(one.cores, 3) for one in found[arm][-ROUTERS:]], flush=True)
+                for arm, pairs in found.items():
+                    pairs.extend(await phase(Path(folder), nats.url, arm, seconds))
+                    cores = [f"{one.cores:.3f} {alone.cores:.3f}" for one, alone in pairs[-ROUTERS:]]
+                    print(turn + 1, arm.about, ", ".join(cores), flush=True)
     return found
 
 

@@ -7,7 +7,7 @@ A sample shows a node as it was at time t. What we know later than that is put o
 
     in flight = running(t) + waiting(t)
               + own dispatched after t - δ that are open
-              - own dispatched before that and closed after t + δ
+              - own dispatched before that and closed after t + δ; none where nothing ran or waited at t
     pending   = own dispatched after t - δ without a first token
               + at most pending(t) of the newest own dispatched before that had no first token at t, less those that
                 have it now

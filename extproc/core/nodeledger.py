@@ -174,9 +174,9 @@ class NodeLedger:
         if unseen:
             self.unseen -= one.sequences
             self.requests_unseen -= 1
-        elif shown:
+            self.kv_blocks -= one.kv_blocks
+        elif shown and not self.sample.idle:  # which shows nothing; ends are told later, and no sample may follow
             self.finished += one.sequences
-        if unseen or shown:
             self.kv_blocks -= one.kv_blocks
         self.sequences -= one.sequences
         self.held -= entry.left_s is None
@@ -232,7 +232,7 @@ class NodeLedger:
             self.closed.popleft()
         self.matched.clear()
         self.unseen = self.requests_unseen = self.finished = self.kv_blocks = self.tokens = 0
-        for entry in self.closed:
+        for entry in () if self.sample.idle else self.closed:
             if not self.is_unseen(entry):
                 self.finished += entry.reservation.sequences
                 self.kv_blocks -= entry.reservation.kv_blocks

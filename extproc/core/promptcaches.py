@@ -16,6 +16,9 @@ from extproc.core.settings import PrefixSettings
 from extproc.core.snapshot import KvBlocksTold, Snapshot
 from extproc.kvchain import BLOCK_TOKENS
 
+SENT_TOLD_BLOCKS_MIN = 32
+"""Others are told of shorter prompts, of under 2,000 tokens, only when they are computed: if another router sends one
+that begins alike elsewhere meanwhile, that costs a quarter of a second at most, and most have no such other."""
 PLACED_BLOCKS_MAX = 200_000
 """Of prompts that others shall know of and that nobody took yet, 10 MB, or 40 MB of prompts of one block; the oldest go
 first."""
@@ -63,7 +66,7 @@ class PromptCaches:
     def sent(self, snapshot: Snapshot, blocks: tuple[int, ...], *, tell: bool = True) -> None:
         """A prompt is on its way to this node. `tell`: others shall know."""
         self._put(self._on_the_way, snapshot, blocks, self._capacity_blocks(snapshot) // ON_THE_WAY_SHARE)
-        if tell and self.tells:
+        if tell and self.tells and len(blocks) >= SENT_TOLD_BLOCKS_MIN:
             self._tell(PromptPlaced(snapshot.node_id, blocks, computed=False))
 
     def computed(self, snapshot: Snapshot, blocks: tuple[int, ...], *, tell: bool = True) -> None:

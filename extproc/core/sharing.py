@@ -12,9 +12,9 @@ LOOK_S = 0.05
 """So often `Sharing.word` is to be asked: what changed in the meantime is one word."""
 NODES_TOLD_MAX = 2000
 """Of one word, which is 120 KB with so many: of more nodes, those where we have the most."""
-LARGE_WORK_S = 0.1
+LARGE_WORK_S = 0.2
 """A change of a node's prompt work is large that takes it so long to compute."""
-LARGE_REQUESTS = 4
+LARGE_REQUESTS = 8
 """And one of so many requests, or a quarter of those that are there."""
 
 

@@ -88,7 +88,8 @@ class Node:
 
     def load(self) -> OwnLoad:
         """The formula of the ledger's docstring, word by word."""
-        is_open_now, unseen, ended = [one for one in self.counted() if is_open(one)], self.unseen(), self.ended()
+        is_open_now, unseen = [one for one in self.counted() if is_open(one)], self.unseen()
+        ended = [] if self.sample.idle else self.ended()
         work, since_s = self.work_left()
         return OwnLoad(
             sequences_open=sum(one.sequences for one in is_open_now),

@@ -46,6 +46,25 @@ def test_a_sample_that_says_what_the_one_before_said_shows_nothing_new(books: Bo
     assert (books.extra, books.tokens) == (0, 9000)
 
 
+def test_an_end_that_is_told_after_an_idle_sample_leaves_nothing_however_long_none_follows(books: Books) -> None:
+    books.send("r1", 9.0, kv_blocks=4000)
+    books.sample(10.0, idle=True)
+    books.close("r1", 10.1)
+    for at_s in (11.0, 12.0, 13.0):
+        books.repeat(at_s, idle=True)
+        assert (books.extra, books.load("a").kv_blocks_unseen) == (0, 0)
+    books.send("r2", 13.5, kv_blocks=10)
+    assert (books.extra, books.load("a").kv_blocks_unseen) == (1, 10)
+
+
+def test_a_busy_sample_that_comes_late_still_shows_what_closed_after_it(books: Books) -> None:
+    books.send("r1", 9.0)
+    books.sample(9.5, idle=True)
+    books.close("r1", 10.5)
+    books.sample(10.0)
+    assert (books.extra, books.load("a").kv_blocks_unseen) == (-1, -10)
+
+
 def test_closing_is_idempotent_and_leaves_nothing(books: Books) -> None:
     books.send("r1", 9.0, sequences=4)
     assert books.close("r1", 9.5) is not None

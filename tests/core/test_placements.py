@@ -4,7 +4,7 @@ import pytest
 
 from extproc.core import promptcaches
 from extproc.core.peershares import PromptPlaced
-from extproc.core.promptcaches import ON_THE_WAY_SHARE, PUT_OFF_MAX, PromptCaches
+from extproc.core.promptcaches import ON_THE_WAY_SHARE, PUT_OFF_MAX, SENT_TOLD_BLOCKS_MIN, PromptCaches
 from extproc.core.request import PROMPT_BLOCK_TOKENS
 from extproc.core.settings import PrefixSettings
 from extproc.core.snapshot import NodeLeft, NodeReported
@@ -76,6 +76,18 @@ def test_nothing_is_kept_for_others_before_they_ask_nor_what_they_told_themselve
         PromptPlaced("a", chain(2), computed=True),
     ], "and nothing of a prompt without blocks"
     assert fleet.placed() == []
+
+
+@pytest.mark.parametrize(
+    ("blocks", "told"), [(SENT_TOLD_BLOCKS_MIN - 1, [True]), (SENT_TOLD_BLOCKS_MIN, [False, True])]
+)
+def test_short_prompts_are_told_only_when_they_are_computed(
+    caches: PromptCaches, blocks: int, told: list[bool]
+) -> None:
+    caches.take_placed()
+    caches.sent(A, chain(1, blocks))
+    caches.computed(A, chain(1, blocks))
+    assert [one.computed for one in caches.take_placed()] == told
 
 
 def test_a_request_that_another_node_serves_is_told_there() -> None:

@@ -71,7 +71,7 @@ LARGER: dict[str, tuple[Callable[[Teller], None], Callable[[Teller], None], bool
     "some of many": (lambda one: one.has("a", 100), lambda one: one.has("a", 124), False),
     "a quarter of many": (lambda one: one.has("a", 100), lambda one: one.has("a", 125), True),
     "fewer": (lambda one: one.has("a", 100), lambda one: one.has("a", 75), True),
-    "nothing is left": (lambda one: one.has("a", 5), lambda one: one.has("a"), True),
+    "nothing is left": (lambda one: one.has("a", LARGE_REQUESTS), lambda one: one.has("a"), True),
     "a short prompt": (lambda one: one.has("a", 1, 10), lambda one: one.has("a", 2, 9 + LARGE_TOKENS), False),
     "a long prompt": (lambda one: one.has("a", 1, 10), lambda one: one.has("a", 2, 10 + LARGE_TOKENS), True),
     "a long prompt begins": (lambda one: one.has("a", 2, LARGE_TOKENS), lambda one: one.has("a", 2), True),

@@ -20,6 +20,8 @@ from tests.waiting import until
 ROUTERS = 3
 FORGOTTEN_S = 20.0
 """A router that is silent is forgotten long before that."""
+LATE_S = 0.8
+"""Of messages, at most."""
 LEARNS_S_MAX = 1.0
 """From a router's start until it knows what the others have."""
 
@@ -116,7 +118,7 @@ async def test_a_router_that_is_cut_off_goes_on_alone_and_comes_back(shared: Sha
 async def test_messages_late_twice_and_out_of_order_leave_no_count_wrong(shared: Shared) -> None:
     at, ways = shared.site, shared.ways.values()
     for one in ways:
-        one.bus.delay_s, one.bus.twice = (0.0, 0.8), 0.3
+        one.bus.delay_s, one.bus.twice = (0.0, LATE_S), 0.3
     try:
         for _ in range(3):
             await at.begin([1, 1, 1])
@@ -127,6 +129,28 @@ async def test_messages_late_twice_and_out_of_order_leave_no_count_wrong(shared:
         await at.agree()
         assert sum(one.bus.overtaken for one in ways) > 20
         assert sum(one.bus.repeated for one in ways) > 20
+    finally:
+        for one in ways:
+            one.bus.delay_s, one.bus.twice = (0.0, 0.0), 0.0
+
+
+async def test_what_is_over_does_not_come_back_with_a_late_word(shared: Shared) -> None:
+    at, ways, loop = shared.site, shared.ways.values(), asyncio.get_running_loop()
+    await at.begin([4, 4, 4])
+    await at.agree()
+    for one in ways:
+        one.bus.delay_s, one.bus.twice = (0.0, LATE_S), 0.5
+    overtaken = sum(one.bus.overtaken for one in ways)
+    try:
+        # Until many are on their way that say what will be wrong.
+        await until(lambda: sum(one.bus.overtaken for one in ways) > overtaken + 30, 20)
+        await at.end()
+        until_s, before = loop.time() + 2 * LATE_S, [12] * ROUTERS
+        while loop.time() < until_s:  # all have come by then that were sent before the end
+            counts = [sum((await counted(router))[0].values()) for router in at.routers]
+            assert all(now <= then for now, then in zip(counts, before, strict=True)), (before, counts)
+            before = counts
+        assert before == [0] * ROUTERS
     finally:
         for one in ways:
             one.bus.delay_s, one.bus.twice = (0.0, 0.0), 0.0

@@ -80,16 +80,16 @@ def test_prompts_that_one_sent_count_at_the_other_and_newcomers_hear_of_them(lin
         one.connect()
         other.connect()
         pass_time(0.5, one, other)  # from now on prompts are kept to be told
-        blocks = tuple(range(100, 110))
+        blocks = tuple(range(100, 140))
         node_id = one.route("one-1", tokens=2000, prompt_blocks=blocks)
         pass_time(0.5, one, other)
-        await until(lambda: other.balancer._fleet.caches.match(blocks) == {node_id: 10})
+        await until(lambda: other.balancer._fleet.caches.match(blocks) == {node_id: 40})
         late = Router(line, "late")
         late.now_s = one.now_s
         running.append(asyncio.create_task(late.exchange.run()))
         late.connect()
         pass_time(1.0, one, late)
-        await until(lambda: late.balancer._fleet.caches.match(blocks) == {node_id: 10})
+        await until(lambda: late.balancer._fleet.caches.match(blocks) == {node_id: 40})
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -103,7 +103,7 @@ def test_without_placements_no_prompt_is_told_or_taken(line: Line) -> None:
         router.connect()
     pass_time(0.5, one, other)
     for router in (one, other):
-        router.route("r-1", prompt_blocks=(1, 2, 3))
+        router.route("r-1", prompt_blocks=tuple(range(40)))
     pass_time(1.0, one, other)
     assert len(line.of(PLACEMENTS)) == 1
     assert one.exchange._placements_taken.waiting_bytes == 0

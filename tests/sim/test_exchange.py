@@ -17,6 +17,8 @@ from tests.sim.fleets import arrivals, fleet, run
 
 ALL_TOLD = Exchanging(placements=True)
 
+BLOCKS = tuple(range(1, 41))
+
 
 def simulated(exchange: Exchanging | None, routers: int = 4, workload: str = "heavy", rate_per_s: float = 5.0) -> Run:
     """Four nodes that are busy, whose agents report seldom."""
@@ -103,7 +105,7 @@ def two(exchange: Exchanging) -> tuple[Agenda, list[Balancer]]:
         balancer.observe(NodeReported(cores.snapshot()), 0.0)
     agenda = Agenda()
     Exchange(agenda, balancers, exchange, 0.25, 1).begin(0.0)
-    request = cores.request(prompt_blocks=(1, 2, 3))
+    request = cores.request(prompt_blocks=BLOCKS)
     balancers[0].route(request, cores.POLICY, 0.0)
     return agenda, balancers
 
@@ -134,11 +136,13 @@ def test_words_come_at_least_each_interval_and_placements_once(monkeypatch: pyte
     until(agenda, 4.2)
     words = [one for one in heard.events if isinstance(one[2], PeerTold)]
     placed = [one for one in heard.events if isinstance(one[2], PromptPlaced)]
-    assert [event.blocks for _, _, event in placed if isinstance(event, PromptPlaced)] == [(1, 2, 3)]
+    assert [event.blocks for _, _, event in placed if isinstance(event, PromptPlaced)] == [BLOCKS]
     for balancer in (first, second):
         assert sum(one[1] is balancer for one in words) == 4
-    again = cores.request("again", prompt_blocks=(1, 2, 3, 4))
-    assert second.would_route(again, cores.POLICY, 4.2).uncached_tokens == 100 - int(3 * again.tokens_per_block)
+    again = cores.request("again", prompt_blocks=(*BLOCKS, 99))
+    assert second.would_route(again, cores.POLICY, 4.2).uncached_tokens == 100 - int(
+        len(BLOCKS) * again.tokens_per_block
+    )
 
 
 def test_silence_is_longer_than_words_are_apart() -> None:
