@@ -18,7 +18,7 @@ class ExchangeSettings(BaseModel):
     """Other routers whose word is kept; further ones are not heard."""
     placements: bool = True
     """Whether routers tell each other which prompts they sent where, as chains of hashes."""
-    placement_bytes_per_s: Size = Field(MIB, ge=KIB, le=1024 * MIB)
+    placement_bytes_per_s: Size = Field(256 * KIB, ge=KIB, le=1024 * MIB)
     """Of those, so much each router tells; where there is more the newest are told."""
 
     @model_validator(mode="after")
