@@ -1,6 +1,7 @@
 """The system in containers: what its parts are told of each other."""
 
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -76,3 +77,9 @@ def test_every_agent_reports_to_all_routers_where_they_listen(name: str) -> None
     host, _, port = told["routers"][0].removeprefix("dns:").rpartition(":")
     assert host in NAMES
     assert int(port) == listen.port
+
+
+def test_the_image_has_all_that_the_bus_needs() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(extras["nats"]) <= set(extras["demo"])
+    assert "'.[demo]'" in (ROOT / "Dockerfile").read_text()
