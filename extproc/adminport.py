@@ -86,6 +86,11 @@ class AdminPort:
         self._answered.add(request.protocol)
         try:
             return await handler(request)
+        except ConnectionResetError:
+            # A reader who left amid a page that a handler sends by itself: no fault of ours.
+            if request.transport is not None and not request.transport.is_closing():
+                raise
+            return web.Response()  # goes nowhere
         finally:
             self._answered.discard(request.protocol)
 

@@ -75,8 +75,10 @@ class Parts:
         self.access_log = accesslog.AccessLog(lambda answer: ended(balancer, metrics, clock, answer, exchange), metrics)
         exchange = None
         if self.bus is not None:
-            hears_ends = self._hears_ends
-            exchange = Exchange(balancer, self.bus, router, config.exchange, clock, metrics, log, hears_ends=hears_ends)
+            key, hears_ends, settings = joining.key_of(seed), self._hears_ends, config.exchange
+            exchange = Exchange(
+                balancer, self.bus, router, settings, clock, metrics, log, key=key, hears_ends=hears_ends
+            )
         self.exchange = exchange
         self.processor = gateway.ExternalProcessor(
             balancer,

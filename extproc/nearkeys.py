@@ -11,6 +11,8 @@ from extproc.core.settings import UNKNOWN_KEY, Fault
 
 SIMILAR = 0.7
 """How alike two keys have to be, by the share of what they have in common (0..1)."""
+SHORT_CHARS_MIN = 3
+"""The beginning of a single key means that key, from so many characters on."""
 
 
 def with_near_keys(faults: Iterable[Fault], model: type[BaseModel]) -> list[Fault]:
@@ -25,7 +27,9 @@ def _with_near_key(fault: Fault, model: type[BaseModel]) -> Fault:
         fields = [one.model_fields[part] for one in models if part in one.model_fields]
         # A part that is no field is a place in a list, or a key of a mapping: the models are the same.
         models = [found for field in fields for found in _models_in(field.annotation)] if fields else models
-    near = get_close_matches(key, {name for one in models for name in one.model_fields}, n=1, cutoff=SIMILAR)
+    names = sorted({name for one in models for name in one.model_fields})
+    begun = [name for name in names if len(key) >= SHORT_CHARS_MIN and name.startswith(key)]
+    near = get_close_matches(key, names, n=1, cutoff=SIMILAR) or (begun if len(begun) == 1 else [])
     return replace(fault, wanted=f"{UNKNOWN_KEY} ({near[0]}?)") if near else fault
 
 

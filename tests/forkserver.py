@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from extproc.children import end_with_parent
-from extproc.cli.running import _let_grpc_log_errors_only
+from extproc.cli.common import let_grpc_log_errors_only
 
 COMMANDS = ("serve", "agent", "emulate")
 MESSAGE_BYTES_MAX = 65536
@@ -96,7 +96,7 @@ def _become(arguments: list[str], output: int) -> None:
 
 if __name__ == "__main__":
     end_with_parent()
-    _let_grpc_log_errors_only()
+    let_grpc_log_errors_only()
     for name in _IMPORTED:
         importlib.import_module(name)
     gc.collect()

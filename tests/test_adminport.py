@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -25,9 +26,11 @@ class Served:
 
     def __init__(self) -> None:
         self.waiting = 0
+        self.sent = 0
         self.released = asyncio.Event()
         app = web.Application(middlewares=[to_no_web_page])
         app.add_routes([web.get("/", self.page), web.get("/wait", self.wait), web.get("/large", self.large)])
+        app.add_routes([web.get("/sent", self.send), web.get("/late", self.late), web.get("/broken", self.broken)])
         self.port = AdminPort(app, 0.1)
         self.at = TcpAddress("127.0.0.1", 0)
 
@@ -36,6 +39,36 @@ class Served:
 
     async def large(self, _: web.Request) -> web.Response:
         return web.Response(body=LARGE)
+
+    async def send(self, request: web.Request) -> web.StreamResponse:
+        """A page that the handler sends itself; its reader leaves before it is whole."""
+        response = web.StreamResponse()
+        await response.prepare(request)
+        self.waiting += 1
+        await self.released.wait()
+        try:
+            while True:
+                await response.write(LARGE)
+                await asyncio.sleep(0)
+        finally:
+            self.sent += 1
+
+    async def late(self, request: web.Request) -> web.Response:
+        """The same, where the reader leaves before it begins."""
+        self.waiting += 1
+        await self.released.wait()
+        response = web.Response(body=LARGE)
+        try:
+            while True:
+                await asyncio.sleep(0)
+                await response.prepare(request)
+                await response.write_eof()
+                response = web.Response(body=LARGE)
+        finally:
+            self.sent += 1
+
+    async def broken(self, _: web.Request) -> web.Response:
+        raise ConnectionResetError
 
     async def wait(self, _: web.Request) -> web.Response:
         self.waiting += 1
@@ -196,3 +229,21 @@ async def test_a_unix_socket_is_served_the_same_way(tmp_path: Path) -> None:
 async def test_web_pages_of_other_sites_are_not_answered(headers: dict[str, str], status: int) -> None:
     async with served() as to:
         assert await got(to, **headers) == status
+
+
+@pytest.mark.parametrize("path", ["/large", "/sent", "/late"])
+async def test_a_reader_who_leaves_makes_no_noise(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with served() as to:
+        async with crowd(to, 1, f"GET {path} HTTP/1.1\r\nhost: a\r\n\r\n".encode()) as (one,):
+            await until(lambda: to.port.connections_open == 1 and (path == "/large" or to.waiting == 1))
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, not an end
+        to.released.set()
+        await until(lambda: to.port.connections_open == 0 and (path == "/large" or to.sent == 1))
+        assert await got(to) == 200
+    assert [one.getMessage() for one in caplog.records if one.levelname == "ERROR"] == []
+
+
+async def test_a_handlers_own_broken_connection_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    async with served() as to:
+        assert await got(to, "/broken") == 500
+    assert [one.getMessage()[:22] for one in caplog.records] == ["Error handling request"]

@@ -32,10 +32,12 @@ def test_an_agents_file_is_known_by_its_keys(tmp_path: Path, text: str, status: 
     assert check(tmp_path / "agent.yaml", text, "--json").exit_code == status
 
 
-@pytest.mark.parametrize("option", ["--envoy", "--policy"])
+@pytest.mark.parametrize("option", ["--envoy", "--policy", "--workers"])
 def test_an_agents_file_is_no_configuration_for_routes(tmp_path: Path, option: str) -> None:
     (tmp_path / "envoy.yaml").write_text("{}\n")
-    assert check(tmp_path / "agent.yaml", GOOD, option, str(tmp_path / "envoy.yaml")).exit_code == 2
+    said = "2" if option == "--workers" else str(tmp_path / "envoy.yaml")
+    result = check(tmp_path / "agent.yaml", GOOD, option, said)
+    assert (result.exit_code, "is an agent's" in result.output) == (2, True)
 
 
 @pytest.mark.parametrize(

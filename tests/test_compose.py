@@ -12,7 +12,7 @@ import yaml
 from extproc.address import TcpAddress
 from extproc.agent.settings import AgentConfig
 from extproc.children import nats_binary
-from extproc.cli.running import agent
+from extproc.cli.reporting import agent
 from extproc.config import Config, read
 
 ROOT = Path(__file__).parent.parent

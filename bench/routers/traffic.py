@@ -66,8 +66,8 @@ def of_traffic(found: dict[Arm, list[Pair]]) -> Grid:
     """A router's messages and bytes."""
     columns = ("sent: messages/s", "KB/s", "heard: messages/s", "KB/s")
     grid = Grid(
-        f"One of {ROUTERS} routers, {REQUESTS_PER_S:,} requests/s in all, {NODES} nodes: what it says, and hears, its "
-        "own words among it",
+        f"One of {ROUTERS} routers, {REQUESTS_PER_S:,} requests/s in all, {NODES} nodes: what it says, and hears of "
+        "the others",
         ("", *columns),
     )
     told = [one for one, _ in found[Arm.ALL]]

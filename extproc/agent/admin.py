@@ -24,7 +24,7 @@ BODY_BYTES_MAX = 1024
 _INDEX = """extproc agent
 GET  /healthz                        200 while the process lives
 GET  /nodes                          what each engine showed last, and why a signal is absent
-GET  /routers                        which routers are connected, since when, and why not
+GET  /routers                        which routers are connected, and the bus; since when, and why not
 POST /drain?node=ID&wait=SECONDS     report it as draining until its engine began anew, or /undrain; 200 once it has no
                                      requests, 504 if it still has some after `wait` (default: 0, at once). With hold=1
                                      until /undrain only. Without `node`: all

@@ -75,7 +75,7 @@ class _Telling:
         if config.nats is None:
             self.routers = Routers(config, clock, log)
         else:
-            self._published = Publisher(NatsBus(config.nats, clock, log), clock, log)
+            self._published = Publisher(NatsBus(config.nats, clock, log), config.nats.fleet, clock, log)
             self.routers = Routers(config, clock, log, is_heard=self._published.is_heard)
 
     def offer(self, report: Report) -> None:

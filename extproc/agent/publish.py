@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 from google.protobuf.message import DecodeError
 
+from extproc.agent.buswatch import BusWatch
 from extproc.agent.standby import ROUTER_CHARS_MAX
 from extproc.agent.wire import Report, goodbye_message, node_snapshot
 from extproc.bus.bus import MESSAGE_BYTES_MAX, NODES, ROUTERS, Bus
@@ -34,7 +35,10 @@ ROUTERS_HEARD_MAX = 1024
 class Publisher:
     """An agent's end of a bus. State: each node's latest report, and when each router was last heard."""
 
-    def __init__(self, bus: Bus, clock: Callable[[], float], log: structlog.typing.FilteringBoundLogger) -> None:
+    def __init__(
+        self, bus: Bus, fleet: str, clock: Callable[[], float], log: structlog.typing.FilteringBoundLogger
+    ) -> None:
+        """`fleet`: who is on the bus."""
         self._bus = bus
         self._clock = clock
         self._log = log
@@ -43,6 +47,7 @@ class Publisher:
         self._too_long: set[str] = set()
         self._anew = asyncio.Event()
         self._leaving = asyncio.Event()
+        self._watch = BusWatch(bus, fleet, clock, log)
         bus.listen(ROUTERS, self._router_here)
 
     def offer(self, report: Report) -> None:
@@ -56,10 +61,11 @@ class Publisher:
         return heard_s is not None and self._bus.connected and self._clock() - heard_s < HEARD_S
 
     def shown(self) -> dict[str, Any]:
-        """Whether the bus is there, how far it is, and which routers are heard on it, ready for JSON."""
+        """How it is with the bus, how far it is, and which routers are heard on it, ready for JSON."""
         heard = [router for router in self._heard_s if self.is_heard(router)]
-        way_ms = round(self._bus.way_s * 1000, 3)
-        return {"bus": "nats", "connected": self._bus.connected, "way_ms": way_ms, "routers_heard": heard}
+        self._watch.look(is_any_heard=bool(heard))
+        way_ms = round(self._bus.way_s * 1000, 3) or None  # not measured yet
+        return {"bus": "nats"} | self._watch.shown() | {"way_ms": way_ms, "routers_heard": heard}
 
     def leave(self) -> None:
         """Say goodbye for every node, if the bus is there, and let `run` end."""
@@ -89,6 +95,7 @@ class Publisher:
     async def _look(self, look: Callable[[], None]) -> None:
         while not self._leaving.is_set():
             await self._pause(LOOK_S)
+            self._watch.look(is_any_heard=any(map(self.is_heard, self._heard_s)))
             look()
 
     async def _pause(self, seconds: float) -> None:

@@ -98,7 +98,7 @@ class RouterLink:
             self._something.set()
 
     def look(self) -> None:
-        """`is_heard` may have another answer: send what was not sent because of it."""
+        """`is_heard` may have another answer, or the router said that it misses something: send what was spared."""
         if missed := self._standby.missed():
             self._unsent |= dict.fromkeys(missed)
             self._something.set()
@@ -207,6 +207,8 @@ class RouterLink:
                 self._log.info("router reached")
             if message.acknowledgement.verdict == Acknowledgement.VERDICT_REFUSED:
                 self._refused(message.acknowledgement)
+            if message.acknowledgement.verdict == Acknowledgement.VERDICT_MISSED:
+                self.look()
 
     def _not_reached(self, reason: str) -> None:
         """Log why: each reason at once, and again while it lasts; those that differ in numbers only are one."""

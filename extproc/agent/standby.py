@@ -4,6 +4,7 @@ Nobody acknowledges what is published, and that a router is heard there does not
 another fleet, or the server may not let us speak. But a stream tells: a report that comes on it `BUS_FIRST_S` after it
 was published, and of which the router says that it is old, came by the bus. Of such nodes the stream sends no more
 than one report in `IDLE_LINK_S`, which asks again; and what they become, as draining, of which nothing may be lost.
+That ends when the router is not heard any more, or says that it misses a node.
 """
 
 from collections.abc import Callable, Mapping
@@ -69,10 +70,10 @@ class Standby:
 
     def missed(self) -> set[str]:
         """Nodes whose latest reports shall go out after all, once the router cannot be relied on to have them."""
-        if self.is_second:
-            return set()
-        missed, self._held = self._held, set()
-        self._known_s.clear()
+        if not self.is_second:
+            self._known_s.clear()
+        missed = self._held - self._known_s.keys()
+        self._held -= missed
         return missed
 
     def acknowledged(self, acknowledgement: Acknowledgement, now_s: float) -> None:
@@ -82,7 +83,7 @@ class Standby:
         told = self._told.get(node_id)
         if told is None:
             return
-        if acknowledgement.verdict == Acknowledgement.VERDICT_REFUSED:
+        if acknowledgement.verdict in (Acknowledgement.VERDICT_REFUSED, Acknowledgement.VERDICT_MISSED):
             self._known_s.pop(node_id, None)
         elif acknowledgement.verdict == Acknowledgement.VERDICT_IGNORED and told.once == acknowledgement.sequence:
             self._known_s[node_id] = now_s

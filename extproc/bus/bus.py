@@ -17,7 +17,7 @@ ROUTERS = "routers"
 ENDS = "ends"
 """`AnswerEnds`, by routers for the router that they name."""
 NODES = "nodes"
-"""`AgentMessage`, by agents for routers; each node has a subject of its own below it."""
+"""`AgentMessage`, by agents for routers; each node has a subject of its own below it, and no other channel has any."""
 MESSAGE_BYTES_MAX = 256 * 1024
 """No message is longer: those that would be are split, or tell less."""
 
@@ -54,6 +54,17 @@ class Bus(Protocol):
     @property
     def connected(self) -> bool:
         """Whether what is published now would go out."""
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is not connected, for people; `None`: it is, or nothing is known yet."""
+
+    @property
+    def refused(self) -> str | None:
+        """What the bus forbids us to say or hear though it is connected, for people; `None`: nothing.
+
+        A publication that is refused counts for `REFUSED_S` (`troubles.py`), a subscription until the next connection.
+        """
 
     @property
     def way_s(self) -> float:

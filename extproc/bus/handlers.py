@@ -1,4 +1,5 @@
-"""Those who listen: messages wait for them in a bounded queue, and are given out a slice at a time."""
+"""Those who listen: messages wait for them in a bounded queue, and are given out a slice at a time, within a bounded
+share of the event loop: what waits meanwhile and does not fit loses its oldest."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,13 +8,12 @@ import structlog
 
 from extproc.bus.bounded import Bounded
 from extproc.bus.bus import MESSAGE_BYTES_MAX, BusCounts, Handler
+from extproc.bus.share import SLICE_S, Share
 from extproc.bus.subjects import text_of
 
 WAITING_MESSAGES_MAX = 16_384
 WAITING_BYTES_MAX = 64 * MESSAGE_BYTES_MAX
 """Heard and not handled yet."""
-SLICE_S = 0.005
-"""Handlers have the event loop for so long before others do."""
 LOG_INTERVAL_S = 10.0
 """Faults of handlers are logged no more often."""
 
@@ -29,6 +29,7 @@ class Handlers:
         self._log = log
         self._handlers: dict[str, list[Handler]] = {}
         self._waiting: Bounded[tuple[str, str, bytes]] = Bounded(WAITING_MESSAGES_MAX, WAITING_BYTES_MAX)
+        self._share = Share(clock)
         self._is_due = False
         self._logged_s = float("-inf")
 
@@ -65,18 +66,20 @@ class Handlers:
 
     def _give(self) -> None:
         """Give messages to their handlers, for a slice."""
-        until_s = self._clock() + SLICE_S
+        began_s = self._clock()
         while len(self._waiting):
             channel, token, message = self._waiting.take()
             below = text_of(token) if token else ""
             if below is not None:
                 for handler in self._handlers.get(channel, ()):
                     self.guarded(handler, below, message)
-            if self._clock() > until_s:
+            if self._clock() - began_s >= SLICE_S:
                 break
-        self._is_due = len(self._waiting) > 0
+        # Even where nothing waits: what comes at once is no reason to take more.
+        rest_s = self._share.rest_s(self._clock() - began_s)
+        self._is_due = rest_s > 0 or len(self._waiting) > 0
         if self._is_due:
-            asyncio.get_running_loop().call_soon(self._give)
+            asyncio.get_running_loop().call_later(rest_s, self._give)
 
     def guarded(self, call: Callable[..., None], *arguments: object) -> None:
         """Call it; what it raises is counted, and logged now and then: other handlers are called all the same."""

@@ -56,6 +56,16 @@ class LocalBus:
         return self._server is not None
 
     @property
+    def reason(self) -> None:
+        """There is none."""
+        return None
+
+    @property
+    def refused(self) -> None:
+        """Nothing is."""
+        return None
+
+    @property
     def way_s(self) -> float:
         """As good as nothing."""
         return 0.0

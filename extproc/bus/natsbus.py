@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import secrets
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
@@ -16,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from extproc.bus.bounded import Bounded
-from extproc.bus.bus import MESSAGE_BYTES_MAX, BusCounts, Handler
+from extproc.bus.bus import MESSAGE_BYTES_MAX, NODES, BusCounts, Handler
 from extproc.bus.echo import ECHO_S, ECHO_S_MAX, Echo
 from extproc.bus.handlers import Handlers
-from extproc.bus.natslogin import options_of
+from extproc.bus.natslogin import login_of, options_of
 from extproc.bus.settings import NatsSettings
 from extproc.bus.subjects import ECHO, subject_of
+from extproc.bus.troubles import Troubles, said
 
 if TYPE_CHECKING:  # the extra may be missing
     from nats.aio.msg import Msg
@@ -38,10 +40,9 @@ OUT_BYTES_MAX = 16 * MESSAGE_BYTES_MAX
 """Published and not taken by the connection yet."""
 CLOSE_S_MAX = 1.0
 """What was published last may go out for so long."""
-LOG_INTERVAL_S = 10.0
-"""Complaints of the server are logged no more often."""
 SERVERS_KNOWN_MAX = 32
 """Those of the settings and others that a cluster tells of."""
+_LOGIN = re.compile("authorization|authentication", re.IGNORECASE)
 
 
 class NatsBus:
@@ -53,7 +54,6 @@ class NatsBus:
         self.counts = BusCounts()
         self._settings = settings
         self._clock = clock
-        self._log = log
         self._handlers = Handlers(self.counts, clock, log)
         self._on_connected: Callable[[], None] = lambda: None
         self._out: Bounded[tuple[str, bytes]] = Bounded(OUT_MESSAGES_MAX, OUT_BYTES_MAX)
@@ -64,13 +64,22 @@ class NatsBus:
         self._closing = False
         self._staying: asyncio.Task[None] | None = None
         self._server = ""
-        self._told: str | None = None
-        self._complained_s = float("-inf")
+        self._troubles = Troubles(clock, log)
 
     @property
     def connected(self) -> bool:
         """See `Bus`."""
         return self._connected
+
+    @property
+    def reason(self) -> str | None:
+        """See `Bus`."""
+        return self._troubles.reason
+
+    @property
+    def refused(self) -> str | None:
+        """See `Bus`."""
+        return self._troubles.refused
 
     @property
     def way_s(self) -> float:
@@ -126,20 +135,20 @@ class NatsBus:
             try:
                 reason = await self._once(servers)
             except Exception as error:  # noqa: BLE001 - of the system, of TLS, of the client and of its parsers
-                reason = _said(error)
+                reason = said(error)
+            if _LOGIN.search(reason):
+                reason = f"{reason} ({login_of(self._settings)})"
             if self._closing:
                 return
             reached = self.counts.connections > before
-            if reached or reason != self._told:
-                self._log.warning("bus lost" if reached else "bus not reached", server=self._server, reason=reason)
-            self._told = reason
+            self._troubles.failed(self._server, reason, was_reached=reached)
             failed = 0 if reached else failed + 1
             longest_s = min(PAUSE_FIRST_S_MAX * 2 ** min(failed, 10), PAUSE_S_MAX)
             await asyncio.sleep(random.uniform(PAUSE_S_MIN, longest_s))  # noqa: S311 - so that not all come at once
 
     async def _once(self, servers: list[Server]) -> str:
         """One connection with the first of these servers, which becomes the last; the reason of its end."""
-        options = await asyncio.to_thread(_prepared, self._settings)
+        options = await asyncio.to_thread(options_of, self._settings)  # reads files, imports the client
         if isinstance(options, list):
             return "; ".join(map(str, options))
         from extproc.bus.natsconnection import NatsConnection, Server  # noqa: PLC0415 - the extra may be missing
@@ -148,6 +157,7 @@ class NatsBus:
             servers += map(Server, random.sample(self._settings.servers, len(self._settings.servers)))
         servers.append(server := servers.pop(0))
         self._server = server.url
+        self._troubles.connects()
         connection = NatsConnection(server, options, self._complained, self._slow)
         try:
             await connection.open()
@@ -178,8 +188,8 @@ class NatsBus:
                 if channel not in subscribed:
                     subscribed.add(channel)
                     subject = f"extproc.{self._settings.fleet}.{channel}"
-                    await connection.subscribe(subject, self._hearer(channel, len(subject) + 1))
-                    await connection.subscribe(f"{subject}.*", self._hearer(channel, len(subject) + 1))
+                    all_of_it = f"{subject}.*" if channel == NODES else subject
+                    await connection.subscribe(all_of_it, self._hearer(channel, len(subject) + 1))
             while len(self._out):
                 subject, message = self._out.take()
                 await connection.publish(subject, message)
@@ -200,14 +210,13 @@ class NatsBus:
             now_s = self._clock()
             echo.excuse(now_s - due_s)
             if echo.age_s(now_s) > ECHO_S_MAX:
-                return f"nothing comes back for {ECHO_S_MAX:g} s"
+                return self._troubles.refused or f"nothing comes back for {ECHO_S_MAX:g} s"
 
     async def _hear_echo(self, message: Msg) -> None:
         if self._echo.hear(message.data, self._clock()) and not self._connected and not self._closing:
             self._connected = True
             self.counts.connections += 1
-            self._told = None
-            self._log.info("bus reached", server=self._server)
+            self._troubles.reached(self._server)
             self._handlers.guarded(self._on_connected)
 
     def _hearer(self, channel: str, skipped: int) -> Callable[[Msg], Coroutine[Any, Any, None]]:
@@ -222,9 +231,7 @@ class NatsBus:
         self.counts.dropped_slow += 1
 
     def _complained(self, reason: str) -> None:
-        if (now_s := self._clock()) - self._complained_s >= LOG_INTERVAL_S:
-            self._complained_s = now_s
-            self._log.warning("bus complains", server=self._server, reason=reason)
+        self._troubles.complained(self._server, reason)
 
 
 async def _first_of(*ends: Coroutine[Any, Any, str], then: Callable[[], None]) -> str:
@@ -242,17 +249,3 @@ async def _first_of(*ends: Coroutine[Any, Any, str], then: Callable[[], None]) -
         for task in tasks:
             if task.done() and not task.cancelled():
                 task.exception()  # so that it is not called forgotten
-
-
-def _prepared(settings: NatsSettings) -> dict[str, Any] | list[Any]:
-    """Read files and import the client, both of which may take a while."""
-    options = options_of(settings)
-    if not isinstance(options, list):
-        import extproc.bus.natsconnection  # noqa: F401, PLC0415 - the extra may be missing
-    return options
-
-
-def _said(error: Exception) -> str:
-    from extproc.bus.natsconnection import said  # noqa: PLC0415 - the extra may be missing
-
-    return said(error)

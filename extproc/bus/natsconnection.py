@@ -18,6 +18,7 @@ from nats.errors import SlowConsumerError, UnexpectedEOF
 
 from extproc.bus.bus import MESSAGE_BYTES_MAX
 from extproc.bus.natstransport import NatsTransport
+from extproc.bus.troubles import said
 
 STEP_S_MAX = 3
 """Each of the steps of connecting is given up after so long."""
@@ -123,10 +124,3 @@ class NatsConnection:
     async def _closed(self) -> None:
         if not self._lost.done():
             self._lost.set_result(None)
-
-
-def said(error: BaseException) -> str:
-    """What an error says, for the log."""
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    return (str(error) or type(error).__name__).removeprefix("nats: ")[:200]

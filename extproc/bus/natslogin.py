@@ -4,11 +4,14 @@ import re
 import ssl
 from base64 import b32decode
 from binascii import crc_hqx
+from dataclasses import replace
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from extproc.bus.settings import NatsSettings, NatsTls
+from extproc.bus.troubles import said
 from extproc.core.settings import Fault
 from extproc.peers.pemfiles import certificates_of, identity_of
 from extproc.peers.reloaded import content_of
@@ -17,7 +20,9 @@ SECRET_CHARS_MAX = 1024
 """Of a password, token or seed: the server takes lines of 4 KiB."""
 CREDENTIALS_CHARS_MAX = 3000
 """Of a JWT, for the same reason."""
-EXTRA = Fault("nats", "the extra `nats` (pip install 'extproc[nats]')", "an installation without it")
+CLIENT = ("nkeys", "extproc.bus.natsconnection")
+"""Modules that need the extra."""
+EXTRA = Fault("nats", "the extra `nats` (pip install '.[nats]' in a clone)", "an installation without it")
 _SECRET = f"a file whose first line is 1 to {SECRET_CHARS_MAX} characters"
 _SEED = "a file with the seed of a user's nkey: SU and 56 more letters and digits"
 _CREDENTIALS = "a file with a user's JWT and the seed of its nkey, as nsc writes it"
@@ -34,8 +39,8 @@ def faults(settings: NatsSettings) -> list[Fault]:
 
 def options_of(settings: NatsSettings) -> dict[str, Any] | list[Fault]:
     """What `nats.connect` is told beside the server, read from the files anew; or their faults."""
-    if find_spec("nats") is None or find_spec("nkeys") is None:
-        return [EXTRA]
+    if (missing := _missing()) is not None:
+        return [missing]
     options: dict[str, Any] = {}
     found: list[Fault] = []
     for more in (_tls(settings), _login(settings)):
@@ -44,6 +49,32 @@ def options_of(settings: NatsSettings) -> dict[str, Any] | list[Fault]:
         else:
             options |= more
     return found or options
+
+
+def login_of(settings: NatsSettings) -> str:
+    """Who we are to the servers, for people: never a secret, but where it stands."""
+    if settings.password_file is not None:
+        return f"user {settings.user}, password in {settings.password_file}"
+    for what, path in (
+        ("token", settings.token_file),
+        ("nkey", settings.nkey_file),
+        ("credentials", settings.credentials_file),
+    ):
+        if path is not None:
+            return f"{what} in {path}"
+    return "no login"
+
+
+def _missing() -> Fault | None:
+    """Whether the client is there and loads; that it is there says little."""
+    if find_spec("nats") is None or find_spec("nkeys") is None:
+        return EXTRA
+    try:
+        for name in CLIENT:
+            import_module(name)
+    except Exception as error:  # noqa: BLE001 - of any of its modules, or those that they need
+        return replace(EXTRA, got=f"one that does not load: {said(error)}")
+    return None
 
 
 def _tls(settings: NatsSettings) -> dict[str, Any] | list[Fault]:

@@ -1,26 +1,51 @@
 """How a NATS server is reached: of routers and agents alike."""
 
+import re
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
-from extproc.address import TcpAddress
+from extproc.address import PORT_MAX, TcpAddress
 from extproc.settingtypes import SETTINGS, FilePath
 
 SERVERS_MAX = 16
+_BLANK = re.compile(r"\s")
+_FLEET = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_NAME = re.compile(r"[A-Za-z0-9_*.:-]{1,253}")
 
 
 def _server(url: str) -> str:
     try:
         parts = urlsplit(url)
-        whole = parts.scheme in ("nats", "tls") and parts.hostname is not None and parts.port != 0
+        whole = parts.scheme in ("nats", "tls") and parts.hostname is not None and _BLANK.search(url) is None
     except ValueError:
         whole = False
     if not whole or parts.path or parts.query or parts.fragment or parts.username or parts.password:
         msg = "nats://host:port or tls://host:port, with nothing else in it: secrets stand in files"
         raise ValueError(msg)
+    try:
+        is_port = parts.port != 0
+    except ValueError:
+        is_port = False
+    if not is_port:
+        msg = f"a port from 1 to {PORT_MAX}, or none for 4222"
+        raise ValueError(msg)
     return url
+
+
+def _fleet(name: str) -> str:
+    if not _FLEET.fullmatch(name):
+        msg = "1 to 64 letters, digits, _ and -, as it is one part of the subjects' names"
+        raise ValueError(msg)
+    return name
+
+
+def _name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        msg = "the name in the servers' certificates, as nats.example"
+        raise ValueError(msg)
+    return name
 
 
 def _is_local(server: str) -> bool:
@@ -42,7 +67,7 @@ class NatsTls(BaseModel):
     """What is shown to servers that ask for a certificate."""
     key: FilePath | None = None
     """The private key of `certificate`, without a password."""
-    server_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_*.:-]{1,253}$")] | None = None
+    server_name: Annotated[str, AfterValidator(_name)] | None = None
     """The name that the servers' certificates must have. `None`: the host in `servers`."""
 
     @model_validator(mode="after")
@@ -61,8 +86,8 @@ class NatsSettings(BaseModel):
     servers: Annotated[
         tuple[Annotated[str, AfterValidator(_server)], ...], BeforeValidator(_listed), Field(max_length=SERVERS_MAX)
     ]
-    """`nats://host:port`, or `tls://host:port`. One is enough: a cluster tells of its others."""
-    fleet: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] = "default"
+    """`nats://host:port`, or `tls://host:port`, without a port 4222. One is enough: a cluster tells of its others."""
+    fleet: Annotated[str, AfterValidator(_fleet)] = "default"
     """Who speaks with whom: all subjects are below `extproc.FLEET`."""
     tls: NatsTls | None = None
     """`None`: plain text, or the system's authorities for `tls://`."""
@@ -96,7 +121,7 @@ class NatsSettings(BaseModel):
     def _secrets_are_kept(self) -> Self:
         far = [server for server in self.servers if not _is_local(server)]
         if self.in_plain_text and far and not self.insecure:
-            msg = f"tls beside a secret for {far[0]}, which others could read on its way; or insecure: true"
+            msg = f"tls beside a secret for {far[0]}, which others could read on its way; or nats.insecure: true"
             raise ValueError(msg)
         return self
 

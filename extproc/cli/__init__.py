@@ -9,7 +9,8 @@ from extproc.cli.draining import drain
 from extproc.cli.offline import count, replay, simulate
 from extproc.cli.planning import plan
 from extproc.cli.rendering import render
-from extproc.cli.running import agent, demo, emulate, serve
+from extproc.cli.reporting import agent
+from extproc.cli.running import demo, emulate, serve
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -29,9 +29,12 @@ _Findings = list[tuple[str, "Fault"]]
 @click.option(
     "--envoy", "bootstraps", type=CONFIG_FILE, multiple=True, help="Envoy's bootstrap or config_dump. May be repeated."
 )
+@click.option("--workers", type=click.IntRange(1, 16), help="As of serve.  [default: the file's, or 1]")
 @click.option("--policy", "asked", help="A route's x-extproc-policy: a policy's name, or a policy as a JSON object.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def check(file: Path | None, bootstraps: tuple[Path, ...], asked: str | None, as_json: bool) -> None:
+def check(
+    file: Path | None, bootstraps: tuple[Path, ...], workers: int | None, asked: str | None, as_json: bool
+) -> None:
     """Say what is wrong with a configuration of serve, or of an agent.
 
     \b
@@ -68,15 +71,18 @@ def check(file: Path | None, bootstraps: tuple[Path, ...], asked: str | None, as
         msg = "a configuration is needed, --envoy, or --policy"
         raise click.UsageError(msg)
     if file is not None and _is_an_agents(file):
-        if asked is not None or bootstraps:
-            msg = f"--policy and --envoy need a configuration of serve: {file} is an agent's"
+        if asked is not None or bootstraps or workers is not None:
+            msg = f"--policy, --envoy and --workers need a configuration of serve: {file} is an agent's"
             raise click.UsageError(msg)
         _check_agent(file, as_json=as_json)
         return
     settings = config.Config() if file is None else config.read(file)
     if isinstance(settings, list):
         _tell([(str(file), fault) for fault in settings], [], as_json=as_json)
-    elif asked is not None:
+        return
+    if workers is not None:
+        settings = settings.model_copy(update={"workers": workers})
+    if asked is not None:
         _check_policy(asked, settings, as_json=as_json)
     else:
         _tell(*_findings(str(file or ""), settings, bootstraps), as_json=as_json)

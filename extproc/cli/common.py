@@ -68,3 +68,8 @@ def refuse(faults: Iterable[Fault]) -> NoReturn:
     for fault in faults:
         click.echo(str(fault), err=True)
     sys.exit(1)
+
+
+def let_grpc_log_errors_only() -> None:
+    """For gRPC's core, which reads this once and otherwise writes a line of its own for each handshake that fails."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

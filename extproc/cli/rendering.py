@@ -41,6 +41,7 @@ render.add_command(envoy_gateway)
     "--description", "file", type=CONFIG_FILE, help="YAML file with all of what follows and more; then no other option."
 )
 @click.option("--listen", metavar="ADDR", help="Where clients connect.  [default: 127.0.0.1:8080]")
+@click.option("--admin", metavar="ADDR", help="Envoy's own pages, for each Envoy others.  [default: 127.0.0.1:9901]")
 @click.option(
     "--destination", type=click.Choice(_DESTINATIONS), help="How Envoy is told the node.  [default: original-dst]"
 )

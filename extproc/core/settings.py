@@ -1,5 +1,6 @@
 """What the balancer can be told: bounds and assumptions, with their units, and how a fault in them reads."""
 
+import re
 from dataclasses import dataclass
 from math import fsum
 
@@ -34,6 +35,8 @@ GOT_CHARS_MAX = 80
 
 UNKNOWN_KEY = "a known key"
 """What is wanted in place of a key that there is not."""
+_LOGIN = re.compile(r"(?<=://).*@|[^\s'\"/]+:(?!//)[^\s'\"]*@", re.DOTALL)
+_SECRET_KEY = re.compile(r"pass|secret|token|seed|nkey|credential|jwt|api_?key", re.IGNORECASE)
 _WANTED = {
     "extra_forbidden": UNKNOWN_KEY,
     "missing": "a value",
@@ -53,16 +56,19 @@ def faults_of(error: ValidationError) -> list[Fault]:
             continue  # a default that rests on a field whose own fault is told
         wanted = _WANTED.get(one["type"]) or one["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
         got = "nothing" if one["type"] == "missing" else shown(one["input"])
+        if wanted == UNKNOWN_KEY and isinstance(one["input"], str) and _SECRET_KEY.search(_key(one["loc"][-1])):
+            got = "a text that is not shown"
         faults.append(Fault(".".join(_key(part) for part in one["loc"]), wanted, got))
     return faults
 
 
 def shown(value: object) -> str:
-    """A value as a fault repeats it."""
+    """A value as a fault repeats it: without the user and password that a URL may hold."""
     try:
         text = repr(value)
     except ValueError:  # Python prints no integer of over 4300 digits
         return "a number too long to print"
+    text = _LOGIN.sub("...@", text)
     return text if len(text) <= GOT_CHARS_MAX else text[: GOT_CHARS_MAX - 3] + "..."
 
 

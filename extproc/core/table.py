@@ -27,6 +27,8 @@ from extproc.core.staticsettings import StaticNode
 
 EARLIER_BOOTS_MAX = 64
 """Boots of a node that are remembered."""
+SEQUENCE_JUMP_MAX = 1_000_000
+"""A report of a fresh node is at most so many after the one before: nobody makes more meanwhile."""
 MODELS_LEFT_MAX = 4096
 """Models of departed nodes that are remembered."""
 
@@ -36,9 +38,9 @@ class SnapshotTable:
 
     Membership outlives freshness: a node whose agent fell silent stays a member for `member_s`, so that the
     fallback has somewhere to go. Model lists outlive it too: a snapshot that knows none keeps the last.
-    Within a boot sequences only rise; a new boot id starts them again, and the boots before it are not heard
-    any more while the new one is fresh: so agents that share a node id by mistake do not take turns. Nor is a boot that
-    was never heard of, where its sample is older than the one that is known: it comes late.
+    Within a boot sequences only rise while the node is fresh; a new boot id starts them again, and the boots before it
+    are not heard any more while the new one is fresh: so agents that share a node id by mistake do not take turns. Nor
+    is a boot that was never heard of, where its sample is older than the one that is known: it comes late.
     One host is one node, for Envoy knows nodes by their hosts: while one is fresh, no other takes its host.
     Static nodes are members from the beginning; see `StaticNodes`.
     """
@@ -122,8 +124,8 @@ class SnapshotTable:
             if snapshot.models is None:
                 snapshot = replace(snapshot, models=self._static.models_at(snapshot.host))
         elif known.snapshot.boot_id == snapshot.boot_id:
-            if snapshot.sequence <= known.snapshot.sequence:
-                return Ignored(f"sequence {snapshot.sequence} after {known.snapshot.sequence}")
+            if (against := self._out_of_order(snapshot, known, now_s)) is not None:
+                return against
             if snapshot.models is None:
                 snapshot = replace(snapshot, models=known.snapshot.models)
         else:
@@ -141,6 +143,22 @@ class SnapshotTable:
             self._free(known.snapshot)
         self._node_at[snapshot.host] = snapshot.node_id
         return Applied(displaced)
+
+    def _out_of_order(self, snapshot: Snapshot, known: NodeView, now_s: float) -> Ignored | NotAllowed | None:
+        """Why a report of the same boot is not the next one; `None`: it is.
+
+        One that jumps far was made up: once taken it would be that boot's last word. Whatever was made up and taken
+        all the same, a node that is not fresh any more begins again where its agent goes on. So whoever captured a
+        report can make a dead node look alive by it, for as long as it is repeated. It gains nothing: who may speak for
+        a node can as well make up its next report. What repeats by itself (the latest report on a new stream, or by
+        the second way) has the same sequence, or comes while the node is fresh.
+        """
+        before, sequence = known.snapshot.sequence, snapshot.sequence
+        is_heard = self._is_heard(known, now_s)
+        if is_heard and sequence > before + SEQUENCE_JUMP_MAX:
+            return NotAllowed(f"sequence: wanted at most {SEQUENCE_JUMP_MAX} more than {before}, got {sequence}")
+        goes_on = not is_heard and sequence != before and _sampled_at_s(snapshot, now_s) > known.sampled_at_s
+        return None if sequence > before or goes_on else Ignored(f"sequence {sequence} after {before}")
 
     def _is_heard(self, view: NodeView, now_s: float) -> bool:
         """Whether an agent told of it lately; of a static node none ever did."""

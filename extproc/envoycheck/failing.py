@@ -5,6 +5,8 @@ Seen with Envoy 1.40:
     failure_mode_allow          unless it is true requests get 500 while `serve` is away, and its crash cuts running
                                 answers; with FULL_DUPLEX_STREAMED Envoy heeds it only where it has no healthy `serve`
                                 to ask: with one, once health checks have seen it gone, 1 to 2 s as rendered
+    retry_policy                inside of envoy_grpc heeded for xDS alone; at grpc_service a stream that `serve` refuses
+                                goes to another one
     disable_immediate_response  refusals get 500; with failure_mode_allow such requests go on
     observability_mode          nothing that is answered is heard; bodies are shown in STREAMED alone
     circuit_breakers            every request in flight holds a stream, and 1024 are Envoy's default for a cluster; of a
@@ -51,6 +53,12 @@ def faults_in(found: Processors, settings: Config) -> Iterator[Fault]:
         if disabled.value is True:
             wanted = "false (refusals become 500, or with failure_mode_allow requests that go on)"
             yield Fault(disabled.path, wanted, "True")
+        unheeded = one.of("grpc_service", "envoy_grpc", "retry_policy")
+        if unheeded.value is not None:
+            wanted = (
+                "nothing, but the same at grpc_service (this is for xDS alone: what a draining serve refuses fails)"
+            )
+            yield Warned(unheeded.path, wanted, shown(unheeded.value))
     clusters: dict[str, None] = {}
     for place in places(found):
         if place.is_first:

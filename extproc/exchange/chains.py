@@ -1,4 +1,4 @@
-"""Prompts that were sent somewhere, onto the bus and off it: chains of hashes, of which many begin alike.
+"""Prompts that were sent somewhere, onto the bus: chains of hashes, of which many begin alike.
 
 Sorted, each chain is written as how much it shares with the one before, and the rest: so each beginning is written once
 in a message. Of more than the budget allows the newest are told.
@@ -50,6 +50,11 @@ def bytes_of(blocks: tuple[int, ...]) -> bytes:
     return pack(f"<{len(blocks)}Q", *blocks)
 
 
+def unpacked(chain: bytes) -> tuple[int, ...]:
+    """Blocks out of what messages have."""
+    return unpack(f"<{len(chain) // BLOCK_BYTES}Q", chain)
+
+
 def within(newest_first: Iterable[Placed], bytes_max: int) -> tuple[list[Placed], int, int]:
     """The first of them, as many as can be told in so many bytes; how many bytes that takes, about; how many were
     looked at. One that is too long by itself is passed over.
@@ -65,7 +70,7 @@ def within(newest_first: Iterable[Placed], bytes_max: int) -> tuple[list[Placed]
         known = taken.get(key)
         if known is None:
             before = len(blocks)
-            blocks.update(_blocks(one.chain))  # each stands for all before it, and is written once
+            blocks.update(unpacked(one.chain))  # each stands for all before it, and is written once
             name = 0 if one.node_id in names else len(one.node_id) + NODE_BYTES
             more = (len(blocks) - before) * BLOCK_BYTES + PLACED_BYTES + name
             if size + more > bytes_max:
@@ -136,47 +141,6 @@ class _Draft:
         """The message."""
         self.message.node_ids.extend(self._nodes)
         return self.message.SerializeToString()
-
-
-def placements_of(message: bytes) -> tuple[str, list[PromptPlaced]] | str:
-    """Whose they are and what is told, or why it is refused. Raises for no content."""
-    found = wire.parsed(exchange_pb2.Placements, message)
-    if isinstance(found, str):
-        return found
-    if (reason := wire.router_refusal(found.router)) is not None:
-        return reason
-    node_ids = list(found.node_ids)
-    if len(node_ids) > NODES_MAX:
-        return wire.refused("node_ids", f"at most {NODES_MAX}", len(node_ids))
-    for place, node_id in enumerate(node_ids):
-        if (reason := wire.node_refusal(f"node_ids.{place}", node_id)) is not None:
-            return reason
-    told: list[PromptPlaced] = []
-    chain: tuple[int, ...] = ()
-    written = 0
-    for place, one in enumerate(found.placements):
-        if one.shared > len(chain):
-            return wire.refused(f"placements.{place}.shared", f"at most {len(chain)}", one.shared)
-        rest, nodes = one.blocks, len(one.sent) + len(one.computed)
-        if len(rest) % BLOCK_BYTES:
-            return wire.refused(f"placements.{place}.blocks", f"{BLOCK_BYTES} bytes each", f"{len(rest)} bytes")
-        count = one.shared + len(rest) // BLOCK_BYTES
-        if not 1 <= count <= CHAIN_BLOCKS_MAX:
-            return wire.refused(f"placements.{place}", f"1..{CHAIN_BLOCKS_MAX} blocks", count)
-        written += count * max(1, nodes)
-        if written > BLOCKS_MAX:
-            return wire.refused("placements", f"at most {BLOCKS_MAX} blocks, at all nodes together", written)
-        chain = chain[: one.shared] + _blocks(rest)
-        for places, computed in ((one.sent, False), (one.computed, True)):
-            for number in places:
-                if number >= len(node_ids):
-                    return wire.refused(f"placements.{place}", f"places of {len(node_ids)} nodes", number)
-                told.append(PromptPlaced(node_ids[number], chain, computed))
-    return found.router, told
-
-
-def _blocks(chain: bytes) -> tuple[int, ...]:
-    return unpack(f"<{len(chain) // BLOCK_BYTES}Q", chain)
 
 
 def _shared(before: bytes, chain: bytes) -> int:

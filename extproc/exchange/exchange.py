@@ -13,6 +13,7 @@ on by what it knows itself.
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 
 import structlog
@@ -25,7 +26,8 @@ from extproc.core.outcome import Answered
 from extproc.core.peershares import PeerLeft, Word
 from extproc.core.sharing import LOOK_S
 from extproc.exchange import endswire, wire
-from extproc.exchange.ends import EndsHeard, EndsTold
+from extproc.exchange.complaints import Complaints
+from extproc.exchange.ends import WAITING_MAX, EndsHeard, EndsTold
 from extproc.exchange.routers import Routers
 from extproc.exchange.taking import PlacementsTaken
 from extproc.exchange.telling import PlacementsTold
@@ -38,14 +40,13 @@ HERE_S = 1.0
 """So often a router says that it is there."""
 ALL_AGAIN_S = 0.2
 """So soon, at the earliest, everything is told again because somebody is new."""
-LOG_INTERVAL_S = 10.0
-"""Refused messages are logged at most once in this time, with the number of those left out."""
 
 
 class Exchange:
     """One router's part. `router` names this run of this process, and begins the ids of its requests.
 
-    `hears_ends` says whether an Envoy tells us how answers end. `clock` is the balancer's, in seconds.
+    `hears_ends` says whether an Envoy tells us how answers end. `key` marks what keys the hashes of prompts, which mean
+    nothing to routers of another; empty: nobody is compared. `clock` is the balancer's, in seconds.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Exchange:
         metrics: Metrics,
         log: structlog.typing.FilteringBoundLogger,
         *,
+        key: str = "",
         hears_ends: Callable[[], bool] = lambda: False,
     ) -> None:
         assert wire.router_refusal(router) is None, "an id of ours"
@@ -68,20 +70,16 @@ class Exchange:
         self._clock = clock
         self._metrics = metrics
         self._log = log
+        self._key = key
         self._hears_ends = hears_ends
-        self._routers = Routers(settings)
+        self._complaints = Complaints(metrics.exchange, clock, log)
+        self._routers = Routers(settings, key)
         now_s = clock()
-        self._own_beginning = wire.beginning_of(router)
         self._placements_told = PlacementsTold(router, settings, metrics.exchange, now_s)
-        self._placements_taken = PlacementsTaken(
-            balancer, self._counts, lambda why: self._refused(channels.PLACEMENTS, why), clock, metrics.exchange
-        )
-        self._ends_told = EndsTold(
-            lambda message: self._send(channels.ENDS, message),
-            lambda router: bus.connected and router in self._routers,
-            clock,
-            metrics.exchange,
-        )
+        refused = partial(self._complaints.refused, channels.PLACEMENTS)
+        self._placements_taken = PlacementsTaken(balancer, self._prompts_count, refused, clock, metrics.exchange)
+        send = partial(self._send, channels.ENDS)
+        self._ends_told = EndsTold(send, self._reached, self._routers.heard_s, clock, metrics.exchange)
         self._ends_heard = EndsHeard()
         self._sequences = count(1)
         self._here_at_s = self._placements_at_s = self._all_at_s = float("-inf")
@@ -90,7 +88,6 @@ class Exchange:
         self._our_ends_come_s = float("-inf")
         """When some router was told of answers of ours, and told us; and as long as any is told of some."""
         self._connected, self._connected_since_s = False, now_s
-        self._logged_s, self._left_out = now_s - LOG_INTERVAL_S, 0
         metrics.exchange.watch(lambda: bus.connected, lambda: bus.way_s, lambda: len(self._routers), self._lost)
         for channel, handler in (
             (channels.LOADS, self._loads_came),
@@ -110,6 +107,7 @@ class Exchange:
         """The bus was reached, or again: say so at once, and everything. To be given to `Bus.open`. Never raises."""
         try:
             self._say_here(is_new=True)
+            self._ends_told.again()
             self._tell_all()
         except Exception:  # noqa: BLE001
             self._fault()
@@ -123,7 +121,7 @@ class Exchange:
     def leave(self) -> None:
         """This router ends: the others forget what it had. It says nothing more. Never raises."""
         try:
-            self._ends_told.flush()
+            self._ends_told.flush(WAITING_MAX)
             self._send(channels.ROUTERS, wire.here_bytes(Here(self._router, leaves=True)))
         except Exception:  # noqa: BLE001
             self._fault()
@@ -138,15 +136,16 @@ class Exchange:
     def state(self, now_s: float) -> ExchangeState:
         """As the page shows it."""
         told = {one.router: one for one in self._balancer.peers(now_s)}
-        rows = [
-            PeerRow(router) if (one := told.get(router)) is None else PeerRow(router, round(one.age_s, 3), one.requests)
-            for router in self._routers.names()
-        ]
+        rows = []
+        for router in self._routers.names():
+            age_s, requests = (round(one.age_s, 3), one.requests) if (one := told.get(router)) else (None, None)
+            rows.append(PeerRow(router, age_s, requests, self._routers.same_key(router)))
         return ExchangeState(
             router=self._router,
             connected=self._bus.connected,
+            reason=self._bus.reason or self._bus.refused,
             for_s=round(now_s - self._connected_since_s, 3),
-            way_s=round(self._bus.way_s, 6),
+            way_s=round(self._bus.way_s, 6) or None,
             ends_are_told=self.ends_are_told,
             peers=rows,
             messages=self._metrics.exchange.counts,
@@ -206,7 +205,7 @@ class Exchange:
 
     def _say_here(self, *, is_new: bool = False) -> None:
         self._here_at_s = self._clock()
-        self._send(channels.ROUTERS, wire.here_bytes(Here(self._router, is_new=is_new)))
+        self._send(channels.ROUTERS, wire.here_bytes(Here(self._router, is_new=is_new, key=self._key)))
 
     def _send(self, channel: str, message: bytes) -> None:
         if self._gone:
@@ -218,35 +217,38 @@ class Exchange:
         self._metrics.exchange.message(SENT, channel, len(message))
 
     def _guarded(self, channel: str, handler: Callable[[bytes], str | None]) -> Callable[[str, bytes], None]:
-        """A handler that counts, and never raises. `handler` gives why it refuses a message, or `None`."""
+        """A handler that counts, and never raises. `handler` gives why it refuses a message, or `None`.
+
+        What we said ourselves comes too, and ends of others' answers: that is not for us, and is known without a look.
+        """
 
         def heard(_: str, message: bytes) -> None:
             try:
+                named = wire.named_in(message)
+                if named is not None and (named == self._router) != (channel == channels.ENDS):
+                    return
                 self._metrics.exchange.message(RECEIVED, channel, len(message))
                 reason = handler(message)
                 if reason is not None:
-                    self._refused(channel, reason)
+                    self._complaints.refused(channel, reason)
             except Exception:  # noqa: BLE001
                 self._fault()
 
         return heard
 
     def _loads_came(self, message: bytes) -> str | None:
-        if message.startswith(self._own_beginning):
-            return None
         now_s = self._clock()
         loads = wire.loads_of(message, self._bus.way_s, now_s)
         if isinstance(loads, str):
             return loads
         told = loads.told
-        if told.router != self._router:
-            heard = self._routers.heard(told.router, now_s, hears_ends=loads.hears_ends)
-            if not heard or not self._balancer.peer(told, now_s):
-                self._metrics.exchange.dropped("late")
+        heard = told.router != self._router and self._routers.heard(told.router, now_s, hears_ends=loads.hears_ends)
+        if not heard or not self._balancer.peer(told, now_s):
+            self._metrics.exchange.dropped("late")
         return None
 
     def _placements_came(self, message: bytes) -> str | None:
-        if self._settings.placements and not message.startswith(self._own_beginning):
+        if self._settings.placements:
             self._placements_taken.came(message)
         return None
 
@@ -260,7 +262,7 @@ class Exchange:
         if here.leaves:
             self._routers.left(here.router, now_s)
             self._balancer.peer(PeerLeft(here.router), now_s)
-        elif self._routers.heard(here.router, now_s) and here.is_new:
+        elif self._routers.heard(here.router, now_s, key=here.key) and here.is_new:
             self._somebody_is_new = True
             self._ends_told.again(here.router)
         return None
@@ -276,17 +278,18 @@ class Exchange:
                 self._balancer.answered(one, now_s)
         return None
 
-    def _counts(self, router: str) -> bool:
-        return router != self._router and router in self._routers
+    def _reached(self, router: str) -> bool:
+        return self._bus.connected and router in self._routers
 
-    def _refused(self, channel: str, reason: str) -> None:
-        self._metrics.exchange.refused(channel)
-        now_s = self._clock()
-        if now_s - self._logged_s < LOG_INTERVAL_S:
-            self._left_out += 1
-            return
-        self._log.warning("message of a router refused", channel=channel, reason=reason, left_out=self._left_out)
-        self._logged_s, self._left_out = now_s, 0
+    def _prompts_count(self, router: str) -> bool:
+        """Whether prompts that it tells are taken."""
+        if router not in self._routers:
+            self._metrics.exchange.dropped("unheard")
+        elif self._routers.same_key(router) is False:
+            self._complaints.other_key(router)
+        else:
+            return True
+        return False
 
     def _lost(self) -> dict[str, int]:
         counts = self._bus.counts

@@ -21,9 +21,11 @@ from extproc.sizes import KIB
 
 log = structlog.get_logger()
 
+SECRET_BYTES_MIN = 16
 SECRET_BYTES_MAX = 64 * KIB
-"""Of the file of `prefix_secret`."""
-_SECRET_WANTED = f"a file of 1 to {SECRET_BYTES_MAX} bytes"
+"""Of the file of `prefix_secret`: a shorter one could be found by trying."""
+_SECRET_WANTED = f"a file of {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes"
+_MARKED = b"extproc prefix key:"
 
 
 def faults(config: Config) -> list[Fault]:
@@ -58,10 +60,17 @@ def prefix_seed(config: Config) -> int | Fault | None:
         secret = content_of(config.prefix_secret, "prefix_secret", _SECRET_WANTED)
         if isinstance(secret, Fault):
             return secret
-        if not 1 <= len(secret) <= SECRET_BYTES_MAX:
+        if not SECRET_BYTES_MIN <= len(secret) <= SECRET_BYTES_MAX:
             return Fault("prefix_secret", _SECRET_WANTED, f"{config.prefix_secret}: {len(secret)} bytes")
         seed = None if config.nats is None else xxh3_64_intdigest(secret)
     return seed
+
+
+def key_of(seed: int | None) -> str:
+    """What marks a seed for others, who cannot tell the seed by it; empty: there is none."""
+    if seed is None:
+        return ""
+    return f"{xxh3_64_intdigest(_MARKED + seed.to_bytes(8, 'little')):016x}"[:8]
 
 
 @asynccontextmanager

@@ -12,7 +12,8 @@ EVER_S = 600.0
 class Routers:
     """Those that were heard lately, by whatever they said; and those that have said goodbye, for as long."""
 
-    def __init__(self, settings: ExchangeSettings) -> None:
+    def __init__(self, settings: ExchangeSettings, key: str = "") -> None:
+        self._key = key
         self._silence_s = settings.silence_s
         self._peers_max = settings.peers_max
         self._heard: dict[str, _Heard] = {}
@@ -30,6 +31,15 @@ class Routers:
         """Whether it is there, or was in the last minutes and may be back."""
         return router in self._ever
 
+    def heard_s(self, router: str) -> float:
+        """When it was heard last; long ago, where that is not known any more."""
+        return self._ever.get(router, float("-inf"))
+
+    def same_key(self, router: str) -> bool | None:
+        """Whether its prompts' hashes are keyed as ours; `None`: it did not say, or we do not."""
+        known = self._heard.get(router)
+        return known.key == self._key if known is not None and known.key and self._key else None
+
     def names(self) -> list[str]:
         """Those that are heard."""
         return sorted(self._heard)
@@ -39,7 +49,7 @@ class Routers:
         """Whether some Envoy tells one of them how answers end."""
         return any(one.hears_ends for one in self._heard.values())
 
-    def heard(self, router: str, now_s: float, *, hears_ends: bool | None = None) -> bool:
+    def heard(self, router: str, now_s: float, *, hears_ends: bool | None = None, key: str | None = None) -> bool:
         """It said something; whether it counts: it may have left, or be one too many."""
         if router in self._left:
             return False
@@ -51,6 +61,8 @@ class Routers:
         known.at_s = self._ever[router] = now_s
         if hears_ends is not None:
             known.hears_ends = hears_ends
+        if key is not None:
+            known.key = key
         return True
 
     def left(self, router: str, now_s: float) -> None:
@@ -76,8 +88,9 @@ class Routers:
 
 
 class _Heard:
-    __slots__ = ("at_s", "hears_ends")
+    __slots__ = ("at_s", "hears_ends", "key")
 
     def __init__(self) -> None:
         self.at_s = 0.0
         self.hears_ends = False
+        self.key = ""

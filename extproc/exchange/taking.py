@@ -2,16 +2,18 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from extproc.core.balancer import Balancer
-from extproc.exchange import chains
+from extproc.core.peershares import PromptPlaced
+from extproc.exchange import placements, wire
 from extproc.ops.exchangemetrics import ExchangeMetrics
 
 WAITING_BYTES_MAX = 4 * 1024 * 1024
 """Messages that have come and are not read yet; the oldest go first."""
 TAKEN_AT_ONCE_BLOCKS = 2000
-"""Then others have a turn: 2 ms, mostly less."""
+"""Then others have a turn: 2 ms, mostly less; and a prompt costs as much as some blocks, beside its own:"""
+PROMPT_BLOCKS = 8
 
 
 class PlacementsTaken:
@@ -27,7 +29,7 @@ class PlacementsTaken:
     ) -> None:
         self._balancer = balancer
         self._counts = counts
-        """Whether what this router says is of use."""
+        """Whether what this router says is of use; else it counts it itself."""
         self._refused = refused
         self._clock = clock
         self._metrics = metrics
@@ -41,7 +43,10 @@ class PlacementsTaken:
         return self._waiting_bytes
 
     def came(self, message: bytes) -> None:
-        """It is read later. Raises for no content."""
+        """It is read later, unless it begins with the name of a router that does not count. Raises for no content."""
+        router = wire.named_in(message)
+        if router is not None and not self._counts(router):
+            return
         self._waiting.append(message)
         self._waiting_bytes += len(message)
         while self._waiting_bytes > WAITING_BYTES_MAX:
@@ -60,18 +65,22 @@ class PlacementsTaken:
                 await self._take(message)
 
     async def _take(self, message: bytes) -> None:
-        found = chains.placements_of(message)
-        if isinstance(found, str):
-            self._refused(found)
-            return
-        router, told = found
-        if not self._counts(router):
-            return
+        told = placements.placements_of(message)
+        if isinstance(told, str):
+            self._refused(told)
+        elif self._counts(told.router):
+            try:
+                await self._take_in(placements.prompts_of(told))
+            except placements.WrongPlacementsError as wrong:
+                self._refused(str(wrong))
+
+    async def _take_in(self, told: Iterator[PromptPlaced | None]) -> None:
         blocks = 0
         for one in told:
-            self._balancer.peer(one, self._clock())
-            blocks += len(one.blocks)
-            if blocks >= TAKEN_AT_ONCE_BLOCKS:
+            if one is not None:
+                self._balancer.peer(one, self._clock())
+                blocks += len(one.blocks) + PROMPT_BLOCKS
+            if one is None or blocks >= TAKEN_AT_ONCE_BLOCKS:
                 blocks = 0
                 self._balancer.settle()
                 await asyncio.sleep(0)

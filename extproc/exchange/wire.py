@@ -19,6 +19,7 @@ from extproc.core.snapshot import COUNTER_MAX, KV_BLOCKS_MAX
 from extproc.pb import exchange_pb2
 
 ROUTER_CHARS_MAX = 32
+KEY_CHARS_MAX = 32
 NODE_ID_CHARS_MAX = 128
 SHARES_MAX = NODES_TOLD_MAX
 """Of one message."""
@@ -29,11 +30,15 @@ AGE_MS_MAX = 100_000_000
 WAY_MS_MAX = 10_000
 GOT_CHARS_MAX = 80
 """Characters of a refused value that a reason repeats."""
+_ROUTER_TAG = 0x0A
+"""A string in field 1, which it is in each message."""
 _LOADS_BYTES_MAX = MESSAGE_BYTES_MAX - 4096
 """Of shares in one message; the rest is for what stands beside them."""
 
 _ROUTER = re.compile(rf"[A-Za-z0-9]{{1,{ROUTER_CHARS_MAX}}}")
 _ROUTER_WANTED = f"1..{ROUTER_CHARS_MAX} letters and digits"
+_KEY = re.compile(rf"[A-Za-z0-9]{{0,{KEY_CHARS_MAX}}}")
+_KEY_WANTED = f"at most {KEY_CHARS_MAX} letters and digits"
 _NODE_ID = re.compile(rf"[A-Za-z0-9\[][A-Za-z0-9._:/@\[\]-]{{0,{NODE_ID_CHARS_MAX - 1}}}")
 _NODE_ID_WANTED = f"1..{NODE_ID_CHARS_MAX} letters, digits and ._:/@[]-"
 _NUMBERS: tuple[tuple[str, int, int], ...] = (
@@ -61,6 +66,8 @@ class Here(Struct, frozen=True):
     router: str
     is_new: bool = False
     leaves: bool = False
+    key: str = ""
+    """Marks what keys its prompts' hashes; empty: it does not say."""
 
 
 class Loads(Struct, frozen=True):
@@ -96,14 +103,22 @@ def refused(field: str, wanted: str, got: object) -> str:
     return f"{field}: wanted {wanted}, got {text if len(text) <= GOT_CHARS_MAX else text[: GOT_CHARS_MAX - 1] + '…'}"
 
 
-def beginning_of(router: str) -> bytes:
-    """How all that this router says of itself begins, as it is written here: its own is known without being read."""
-    return exchange_pb2.RouterHere(router=router).SerializeToString()
+def named_in(message: bytes) -> str | None:
+    """The router that a message names at its beginning, as all do that are written here: known without being read.
+
+    `None`: it begins otherwise. Raises for no content.
+    """
+    if len(message) < 2 or message[0] != _ROUTER_TAG or message[1] > ROUTER_CHARS_MAX:
+        return None
+    named = message[2 : 2 + message[1]].decode("ascii", "replace")
+    return named if _ROUTER.fullmatch(named) else None
 
 
 def here_bytes(here: Here) -> bytes:
     """The message."""
-    return exchange_pb2.RouterHere(router=here.router, is_new=here.is_new, leaves=here.leaves).SerializeToString()
+    return exchange_pb2.RouterHere(
+        router=here.router, is_new=here.is_new, leaves=here.leaves, key=here.key
+    ).SerializeToString()
 
 
 def here_of(message: bytes) -> Here | str:
@@ -111,7 +126,11 @@ def here_of(message: bytes) -> Here | str:
     found = parsed(exchange_pb2.RouterHere, message)
     if isinstance(found, str):
         return found
-    return router_refusal(found.router) or Here(found.router, found.is_new, found.leaves)
+    if (reason := router_refusal(found.router)) is not None:
+        return reason
+    if not _KEY.fullmatch(found.key):
+        return refused("key", _KEY_WANTED, found.key)
+    return Here(found.router, found.is_new, found.leaves, found.key)
 
 
 def loads_bytes(

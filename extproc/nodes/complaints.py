@@ -20,13 +20,14 @@ class Complaints:
         self._log = log
         self._complaints: dict[tuple[str, str], _Complaint] = {}
 
-    def complain(self, event: str, node_id: str, **values: str) -> None:
-        """Log it, at most once in `LOG_INTERVAL_S` for each event and node; nodes beyond a bound share one turn."""
+    def complain(self, event: str, node_id: str, *, shares_turn: bool = False, **values: str) -> None:
+        """Log it, at most once in `LOG_INTERVAL_S` for each event and node. Nodes beyond a bound, and those that are
+        said to, share one turn."""
         now_s = self._clock()
         if len(self._complaints) >= COMPLAINTS_KEPT_MAX:
             recent = {key: one for key, one in self._complaints.items() if now_s - one.logged_s < LOG_INTERVAL_S}
             self._complaints = recent
-        key = (event, node_id if len(self._complaints) < COMPLAINTS_KEPT_MAX else "")
+        key = (event, "" if shares_turn or len(self._complaints) >= COMPLAINTS_KEPT_MAX else node_id)
         complaint = self._complaints.setdefault(key, _Complaint(now_s - LOG_INTERVAL_S))
         if now_s - complaint.logged_s < LOG_INTERVAL_S:
             complaint.left_out += 1

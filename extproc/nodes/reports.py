@@ -26,6 +26,7 @@ from extproc.core.snapshot import (
 from extproc.nodehosts import Network
 from extproc.nodes import wire
 from extproc.nodes.complaints import Complaints
+from extproc.nodes.source import NEWCOMERS_MAX, NEWCOMERS_S, Newcomers, Source
 from extproc.ops.metrics import Metrics
 from extproc.pb.nodes_pb2 import Acknowledgement, AgentMessage, Goodbye, KvBlocks, NodeSnapshot
 
@@ -33,30 +34,17 @@ NODES_PER_STREAM_MAX = 1024
 """Nodes that one agent may report; further ones are refused."""
 NODES_GONE_MAX = 64
 """Nodes reported over the bus that are no members any more, and whose last report is still kept."""
+MISSED_AHEAD_S = 1.5
+"""A node that came over the bus is asked for on its agent's stream so long before it would be stale. With the usual
+`fresh_s`, 5 s, that is later than the next report of any idle node."""
 
 APPLIED = Acknowledgement.VERDICT_APPLIED
 IGNORED = Acknowledgement.VERDICT_IGNORED
 REFUSED = Acknowledgement.VERDICT_REFUSED
+MISSED = Acknowledgement.VERDICT_MISSED
 _VERDICT_LABELS = {APPLIED: "applied", IGNORED: "ignored", REFUSED: "refused"}
 
 Verdict: TypeAlias = Acknowledgement.Verdict.ValueType
-
-
-class Source:
-    """What came on one stream, or over a bus, about the nodes that were not taken leave of."""
-
-    __slots__ = ("known", "kv_sequences", "peer")
-
-    def __init__(self, peer: str) -> None:
-        self.peer = peer
-        self.kv_sequences: dict[str, int] = {}
-        """Of nodes whose cache was told: the number of the next message about it."""
-        self.known: dict[str, wire.Known] = {}
-
-    def forget(self, node_id: str) -> None:
-        """It was taken leave of."""
-        self.known.pop(node_id, None)
-        self.kv_sequences.pop(node_id, None)
 
 
 class Reports:
@@ -80,6 +68,7 @@ class Reports:
         self._reporters: dict[str, Source] = {}
         """By node, the stream that speaks for it."""
         self._bus = Source("the bus")
+        self._newcomers = Newcomers(clock)
 
     def take(self, message: AgentMessage, stream: Source) -> list[Acknowledgement]:
         """Take a message of a stream; what its agent shall hear of it."""
@@ -121,6 +110,22 @@ class Reports:
         """A message of the bus is nothing that could be taken."""
         self._told(node_id, 0, REFUSED, reason, self._bus, quiet=True)
 
+    def missed(self) -> dict[Source, list[Acknowledgement]]:
+        """What streams shall hear of nodes that came over the bus, and of which nothing new comes: agents spare their
+        streams what they publish, and nobody tells them that it does not arrive. Once after each report."""
+        told: dict[Source, list[Acknowledgement]] = {}
+        at_s = self._clock() + MISSED_AHEAD_S
+        for node_id in self._bus.known:
+            view, stream = self._balancer.view_of(node_id), self._reporters.get(node_id)
+            if view is None or stream is None or self._balancer.freshness(view, at_s) is Freshness.FRESH:
+                continue
+            latest = (view.snapshot.boot_id, view.snapshot.sequence)
+            if stream.missed.get(node_id) != latest:
+                stream.missed[node_id] = latest
+                missed = self._acknowledgement(node_id, 0, MISSED, "nothing new came for long")
+                told.setdefault(stream, []).append(missed)
+        return told
+
     def ended(self, stream: Source) -> None:
         """Nothing more will come on this stream."""
         for node_id in stream.known:
@@ -140,14 +145,19 @@ class Reports:
             self._two_streams(node_id, source, self._reporters[node_id])
         elif known is None and source is not self._bus and len(source.known) >= NODES_PER_STREAM_MAX:
             verdict, reason = REFUSED, f"node_id: wanted at most {NODES_PER_STREAM_MAX} nodes on a stream, got another"
+        elif (view := self._balancer.view_of(node_id)) is None and source is self._bus and self._newcomers.too_many():
+            verdict, reason = REFUSED, f"node_id: wanted at most {NEWCOMERS_MAX} new nodes in {NEWCOMERS_S:g} s"
         else:
-            if source.kv_sequences and self._balancer.view_of(node_id) is None:
+            before = None if view is None else view.snapshot
+            if source.kv_sequences and view is None:
                 source.kv_sequences.pop(node_id, None)  # it was forgotten after a long silence, with its blocks
             snapshot = report.snapshot if round_trip_s == 0 else _later(report.snapshot, round_trip_s)
             verdict, reason = self._observe(NodeReported(snapshot))
             if verdict is not REFUSED:
                 source.known[node_id] = report
                 self._heard(node_id, message.boot_id, source, verdict)
+            if verdict is APPLIED and before is not None and before.boot_id == message.boot_id:
+                self._falls(node_id, source, before.sequence, message.sequence)
         return self._told(node_id, message.sequence, verdict, reason, source, quiet=quiet)
 
     def _heard(self, node_id: str, boot_id: str, source: Source, verdict: Verdict) -> None:
@@ -188,6 +198,12 @@ class Reports:
 
     def _two_streams(self, node_id: str, source: Source, other: Source) -> None:
         self._complain("node reported by two streams", node_id, peer=source.peer, other=other.peer)
+
+    def _falls(self, node_id: str, source: Source, before: int, sequence: int) -> None:
+        """Complain if it does: somebody else made a report up, or repeats one."""
+        if sequence < before:
+            fell = f"{sequence} after {before}"
+            self._complain("node's sequence fell: not only its agent tells of it", node_id, peer=source.peer, fell=fell)
 
     def _goodbye(self, message: Goodbye, source: Source, *, quiet: bool) -> Acknowledgement | None:
         left = wire.goodbye_of(message)
@@ -230,7 +246,11 @@ class Reports:
             return None
         node_id = node_id[: wire.ID_LENGTH_MAX]
         if verdict is REFUSED:
-            self._complain("message of an agent refused", node_id, peer=source.peer, reason=reason)
+            made_up = source is self._bus and self._balancer.view_of(node_id) is None
+            self._complain("message of an agent refused", node_id, shares_turn=made_up, peer=source.peer, reason=reason)
+        return self._acknowledgement(node_id, sequence, verdict, reason)
+
+    def _acknowledgement(self, node_id: str, sequence: int, verdict: Verdict, reason: str) -> Acknowledgement:
         return Acknowledgement(
             node_id=node_id,
             sequence=sequence,

@@ -10,6 +10,16 @@ from prometheus_client.registry import Collector
 
 SENT = "sent"
 RECEIVED = "received"
+KINDS = ("loads", "placements", "routers", "ends")
+DROPPED = (
+    "placements_budget",
+    "placements_late",
+    "ends_late",
+    "disconnected",
+    "late",
+    "unheard",
+    "other_key",
+)
 
 
 class ExchangeMetrics:
@@ -21,8 +31,8 @@ class ExchangeMetrics:
         """The same numbers for the page: messages by direction and kind, refused ones, and what was dropped."""
         self._messages = Counter(
             "extproc_exchange_messages_total",
-            "Messages on the bus. kind: loads (what routers have at nodes), placements (prompts sent somewhere), "
-            "routers (who is there), ends (of answers, told for another router).",
+            "Messages on the bus, received from others and for us. kind: loads (what routers have at nodes), "
+            "placements (prompts sent somewhere), routers (who is there), ends (of answers, told for another router).",
             ["direction", "kind"],
             registry=registry,
         )
@@ -36,7 +46,9 @@ class ExchangeMetrics:
             "extproc_exchange_dropped_total",
             "What was not told, or not heard. reason: placements_budget (prompts over placement_bytes_per_s), "
             "placements_late (messages that came faster than they are read), ends_late (ends of answers, the same), "
-            "disconnected (messages), late (loads over silence_s old, or of more than peers_max routers).",
+            "disconnected (messages), late (loads over silence_s old, or of more than peers_max routers), unheard "
+            "(messages with prompts, of routers that are not heard, or one too many), other_key (the same, of routers "
+            "with another prefix_secret).",
             ["reason"],
             registry=registry,
         )
@@ -56,6 +68,14 @@ class ExchangeMetrics:
     ) -> None:
         """Where to look, for each page. `lost` are messages that the bus lost on our side, by reason."""
         registry = self._registry
+        for counter, labels in (
+            (self._messages, [(direction, kind) for direction in (SENT, RECEIVED) for kind in KINDS]),
+            (self._bytes, [(direction, kind) for direction in (SENT, RECEIVED) for kind in KINDS]),
+            (self._dropped, [(reason,) for reason in DROPPED]),
+            (self._refused, [(kind,) for kind in KINDS]),
+        ):
+            for values in labels:
+                counter.labels(*values)  # from the start, so that the first one is seen to come
         registry.register(_Lost(lost))
         for name, text, figure in (
             (

@@ -14,6 +14,8 @@ class PeerRow(Struct, frozen=True):
     """Of its latest word about its load; `None`: it has said none."""
     requests: int | None = None
     """What it has open, at all nodes; `None`: it has not said."""
+    same_key: bool | None = None
+    """Whether it has our `prefix_secret`: else its prompts are not taken; `None`: it has not said."""
 
 
 class ExchangeState(Struct, frozen=True):
@@ -23,15 +25,17 @@ class ExchangeState(Struct, frozen=True):
     """This one."""
     connected: bool
     """Whether the bus can be reached."""
+    reason: str | None
+    """Why not, or what it forbids us; `None`: nothing is known to be wrong."""
     for_s: float
     """And since how long it can, or cannot."""
-    way_s: float
-    """From here to the bus, or back; 0: not measured yet."""
+    way_s: float | None
+    """From here to the bus, or back; `None`: not measured."""
     ends_are_told: bool
     """Whether others tell how our answers end."""
     peers: list[PeerRow]
     messages: Mapping[str, Mapping[str, int]]
-    """Sent, received and refused, by kind; and what was dropped, by reason."""
+    """Sent, received from others and for us, and refused, by kind; and what was dropped, by reason."""
 
 
 def peers_page(router: str, state: ExchangeState | None) -> bytes:

@@ -1,11 +1,16 @@
 """What becomes of the nodes, in the log: one line for each that comes, changes or goes."""
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import Any
 
 import structlog
 
 from extproc.core.snapshot import Freshness
 from extproc.ops.nodegauges import NodeSample
+
+LINES_MAX = 100
+"""Of one kind, at one look. Anyone may tell of nodes on a bus, and of as many as there is room for."""
 
 
 class NodeLog:
@@ -16,7 +21,7 @@ class NodeLog:
     """
 
     def __init__(self, log: structlog.typing.FilteringBoundLogger) -> None:
-        self._log = log
+        self._log = _FewLines(log)
         self._told: dict[str, tuple[str, str, str]] = {}
         self._out: dict[str, bool] = {}
         """Nodes that are left out for their failures; whether it was told that they are tried again."""
@@ -58,6 +63,7 @@ class NodeLog:
         if nodes and not any_ready and self._any_ready:
             self._log.warning("no node is fresh and ready: silent ones are served in turn, others not at all")
         self._any_ready = any_ready or not nodes
+        self._log.look_ends()
 
     def _look_at_failures(self, nodes: Collection[NodeSample]) -> None:
         """Once for each time that a node is out, however often its trials fail: metrics show those."""
@@ -101,3 +107,29 @@ class NodeLog:
             if before - now:
                 self._log.info("signals told again", node_id=node_id, signals=sorted(before - now))
         self._absent = told
+
+
+class _FewLines:
+    """A log that says how many lines it leaves out."""
+
+    def __init__(self, log: structlog.typing.FilteringBoundLogger) -> None:
+        self._log = log
+        self._counts: Counter[str] = Counter()
+
+    def info(self, event: str, **values: Any) -> None:
+        self._tell(self._log.info, event, values)
+
+    def warning(self, event: str, **values: Any) -> None:
+        self._tell(self._log.warning, event, values)
+
+    def look_ends(self) -> None:
+        """Say what was left out since the last time."""
+        for event, count in self._counts.items():
+            if count > LINES_MAX:
+                self._log.warning("lines left out", of=event, left_out=count - LINES_MAX)
+        self._counts.clear()
+
+    def _tell(self, tell: Callable[..., Any], event: str, values: dict[str, Any]) -> None:
+        self._counts[event] += 1
+        if self._counts[event] <= LINES_MAX:
+            tell(event, **values)

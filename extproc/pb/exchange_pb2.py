@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x65xtproc/pb/exchange.proto\x12\nextproc.pb\"<\n\nRouterHere\x12\x0e\n\x06router\x18\x01 \x01(\t\x12\x0e\n\x06is_new\x18\x02 \x01(\x08\x12\x0e\n\x06leaves\x18\x03 \x01(\x08\"\x8e\x01\n\x0bRouterLoads\x12\x0e\n\x06router\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x12\n\neverything\x18\x03 \x01(\x08\x12\x0e\n\x06way_ms\x18\x04 \x01(\r\x12\x12\n\nhears_ends\x18\x05 \x01(\x08\x12%\n\x06shares\x18\x06 \x03(\x0b\x32\x15.extproc.pb.NodeShare\"\xec\x02\n\tNodeShare\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x18\n\x0bseen_ago_ms\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x15\n\rrequests_held\x18\x03 \x01(\r\x12\x16\n\x0esequences_open\x18\x04 \x01(\r\x12\x18\n\x10sequences_unseen\x18\x05 \x01(\r\x12\x17\n\x0frequests_unseen\x18\x06 \x01(\r\x12\x1a\n\x12sequences_finished\x18\x07 \x01(\r\x12\x18\n\x10kv_blocks_unseen\x18\x08 \x01(\x12\x12\x18\n\x10prefills_claimed\x18\t \x01(\r\x12\x16\n\x0eprefills_shown\x18\n \x01(\r\x12\x14\n\x0ctokens_shown\x18\x0b \x01(\x04\x12\x15\n\rtokens_unseen\x18\x0c \x01(\x04\x12\x18\n\x10tokens_unstarted\x18\r \x01(\x04\x12\x13\n\x0bsent_tokens\x18\x0e \x01(\x04\x42\x0e\n\x0c_seen_ago_ms\"Y\n\nPlacements\x12\x0e\n\x06router\x18\x01 \x01(\t\x12\x10\n\x08node_ids\x18\x02 \x03(\t\x12)\n\nplacements\x18\x03 \x03(\x0b\x32\x15.extproc.pb.Placement\"K\n\tPlacement\x12\x0e\n\x06shared\x18\x01 \x01(\r\x12\x0e\n\x06\x62locks\x18\x02 \x01(\x0c\x12\x0c\n\x04sent\x18\x03 \x03(\r\x12\x10\n\x08\x63omputed\x18\x04 \x03(\r\"A\n\nAnswerEnds\x12\x0e\n\x06router\x18\x01 \x01(\t\x12#\n\x04\x65nds\x18\x02 \x03(\x0b\x32\x15.extproc.pb.AnswerEnd\"\x85\x02\n\tAnswerEnd\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12,\n\x06\x65nding\x18\x02 \x01(\x0e\x32\x1c.extproc.pb.AnswerEnd.Ending\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x18\n\x0bused_tokens\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x0f\n\x07goes_on\x18\x05 \x01(\x08\x12\x0e\n\x06\x61go_ms\x18\x06 \x01(\r\"]\n\x06\x45nding\x12\x16\n\x12\x45NDING_UNSPECIFIED\x10\x00\x12\x11\n\rENDING_SERVED\x10\x01\x12\x10\n\x0c\x45NDING_ERROR\x10\x02\x12\x16\n\x12\x45NDING_UNREACHABLE\x10\x03\x42\x0e\n\x0c_used_tokensb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x65xtproc/pb/exchange.proto\x12\nextproc.pb\"I\n\nRouterHere\x12\x0e\n\x06router\x18\x01 \x01(\t\x12\x0e\n\x06is_new\x18\x02 \x01(\x08\x12\x0e\n\x06leaves\x18\x03 \x01(\x08\x12\x0b\n\x03key\x18\x04 \x01(\t\"\x8e\x01\n\x0bRouterLoads\x12\x0e\n\x06router\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x12\n\neverything\x18\x03 \x01(\x08\x12\x0e\n\x06way_ms\x18\x04 \x01(\r\x12\x12\n\nhears_ends\x18\x05 \x01(\x08\x12%\n\x06shares\x18\x06 \x03(\x0b\x32\x15.extproc.pb.NodeShare\"\xec\x02\n\tNodeShare\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x18\n\x0bseen_ago_ms\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x15\n\rrequests_held\x18\x03 \x01(\r\x12\x16\n\x0esequences_open\x18\x04 \x01(\r\x12\x18\n\x10sequences_unseen\x18\x05 \x01(\r\x12\x17\n\x0frequests_unseen\x18\x06 \x01(\r\x12\x1a\n\x12sequences_finished\x18\x07 \x01(\r\x12\x18\n\x10kv_blocks_unseen\x18\x08 \x01(\x12\x12\x18\n\x10prefills_claimed\x18\t \x01(\r\x12\x16\n\x0eprefills_shown\x18\n \x01(\r\x12\x14\n\x0ctokens_shown\x18\x0b \x01(\x04\x12\x15\n\rtokens_unseen\x18\x0c \x01(\x04\x12\x18\n\x10tokens_unstarted\x18\r \x01(\x04\x12\x13\n\x0bsent_tokens\x18\x0e \x01(\x04\x42\x0e\n\x0c_seen_ago_ms\"Y\n\nPlacements\x12\x0e\n\x06router\x18\x01 \x01(\t\x12\x10\n\x08node_ids\x18\x02 \x03(\t\x12)\n\nplacements\x18\x03 \x03(\x0b\x32\x15.extproc.pb.Placement\"K\n\tPlacement\x12\x0e\n\x06shared\x18\x01 \x01(\r\x12\x0e\n\x06\x62locks\x18\x02 \x01(\x0c\x12\x0c\n\x04sent\x18\x03 \x03(\r\x12\x10\n\x08\x63omputed\x18\x04 \x03(\r\"A\n\nAnswerEnds\x12\x0e\n\x06router\x18\x01 \x01(\t\x12#\n\x04\x65nds\x18\x02 \x03(\x0b\x32\x15.extproc.pb.AnswerEnd\"\x85\x02\n\tAnswerEnd\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12,\n\x06\x65nding\x18\x02 \x01(\x0e\x32\x1c.extproc.pb.AnswerEnd.Ending\x12\x0c\n\x04host\x18\x03 \x01(\t\x12\x18\n\x0bused_tokens\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x0f\n\x07goes_on\x18\x05 \x01(\x08\x12\x0e\n\x06\x61go_ms\x18\x06 \x01(\r\"]\n\x06\x45nding\x12\x16\n\x12\x45NDING_UNSPECIFIED\x10\x00\x12\x11\n\rENDING_SERVED\x10\x01\x12\x10\n\x0c\x45NDING_ERROR\x10\x02\x12\x16\n\x12\x45NDING_UNREACHABLE\x10\x03\x42\x0e\n\x0c_used_tokensb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,19 +32,19 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'extproc.pb.exchange_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ROUTERHERE']._serialized_start=41
-  _globals['_ROUTERHERE']._serialized_end=101
-  _globals['_ROUTERLOADS']._serialized_start=104
-  _globals['_ROUTERLOADS']._serialized_end=246
-  _globals['_NODESHARE']._serialized_start=249
-  _globals['_NODESHARE']._serialized_end=613
-  _globals['_PLACEMENTS']._serialized_start=615
-  _globals['_PLACEMENTS']._serialized_end=704
-  _globals['_PLACEMENT']._serialized_start=706
-  _globals['_PLACEMENT']._serialized_end=781
-  _globals['_ANSWERENDS']._serialized_start=783
-  _globals['_ANSWERENDS']._serialized_end=848
-  _globals['_ANSWEREND']._serialized_start=851
-  _globals['_ANSWEREND']._serialized_end=1112
-  _globals['_ANSWEREND_ENDING']._serialized_start=1003
-  _globals['_ANSWEREND_ENDING']._serialized_end=1096
+  _globals['_ROUTERHERE']._serialized_end=114
+  _globals['_ROUTERLOADS']._serialized_start=117
+  _globals['_ROUTERLOADS']._serialized_end=259
+  _globals['_NODESHARE']._serialized_start=262
+  _globals['_NODESHARE']._serialized_end=626
+  _globals['_PLACEMENTS']._serialized_start=628
+  _globals['_PLACEMENTS']._serialized_end=717
+  _globals['_PLACEMENT']._serialized_start=719
+  _globals['_PLACEMENT']._serialized_end=794
+  _globals['_ANSWERENDS']._serialized_start=796
+  _globals['_ANSWERENDS']._serialized_end=861
+  _globals['_ANSWEREND']._serialized_start=864
+  _globals['_ANSWEREND']._serialized_end=1125
+  _globals['_ANSWEREND_ENDING']._serialized_start=1016
+  _globals['_ANSWEREND_ENDING']._serialized_end=1109
 # @@protoc_insertion_point(module_scope)

@@ -33,22 +33,26 @@ class RouterHere(_message.Message):
     ROUTER_FIELD_NUMBER: _builtins.int
     IS_NEW_FIELD_NUMBER: _builtins.int
     LEAVES_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
     router: _builtins.str
     """of one run of one process, random"""
     is_new: _builtins.bool
     """it knows nothing: whoever has something to tell does so at once"""
     leaves: _builtins.bool
     """it ends, and says nothing more"""
+    key: _builtins.str
+    """a mark of what keys its prompts' hashes: of another's nothing is found; empty: unsaid"""
     def __init__(
         self,
         *,
         router: _builtins.str = ...,
         is_new: _builtins.bool = ...,
         leaves: _builtins.bool = ...,
+        key: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_new", b"is_new", "leaves", b"leaves", "router", b"router"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_new", b"is_new", "key", b"key", "leaves", b"leaves", "router", b"router"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

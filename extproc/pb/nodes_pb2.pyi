@@ -529,6 +529,8 @@ class Acknowledgement(_message.Message):
         """out of order or repeated"""
         VERDICT_REFUSED: Acknowledgement._Verdict.ValueType  # 3
         """malformed, too old or not allowed; `reason` says which"""
+        VERDICT_MISSED: Acknowledgement._Verdict.ValueType  # 4
+        """of no message (`sequence` 0): nothing new came for long, so tell the latest here"""
 
     class Verdict(_Verdict, metaclass=_VerdictEnumTypeWrapper): ...
     VERDICT_UNSPECIFIED: Acknowledgement.Verdict.ValueType  # 0
@@ -537,6 +539,8 @@ class Acknowledgement(_message.Message):
     """out of order or repeated"""
     VERDICT_REFUSED: Acknowledgement.Verdict.ValueType  # 3
     """malformed, too old or not allowed; `reason` says which"""
+    VERDICT_MISSED: Acknowledgement.Verdict.ValueType  # 4
+    """of no message (`sequence` 0): nothing new came for long, so tell the latest here"""
 
     NODE_ID_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int

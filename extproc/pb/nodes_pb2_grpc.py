@@ -46,7 +46,8 @@ class NodesServicer:
 
     def Report(self, request_iterator, context):
         """The agent sends a snapshot per node and report interval, and a goodbye when a node leaves.
-        The router acknowledges every message that is not quiet, and every snapshot that it does not apply, in order.
+        The router acknowledges every message that is not quiet, and every snapshot that it does not apply, in order. Of a
+        node that came by a bus, and comes by no way any more, it says so on the stream unasked.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

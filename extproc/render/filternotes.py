@@ -9,8 +9,9 @@ _COMMON = {
         "until they are whole and makes a 500 of those beyond request_body_buffer_limit, and sse_to_metadata, which is "
         "work in progress in 1.40. Nothing is held here."
     ),
-    "envoy_grpc/retry_policy": (
-        "UNAVAILABLE is how a draining extproc refuses: another one is asked, if there is another."
+    "grpc_service/retry_policy": (
+        "UNAVAILABLE is how a draining extproc refuses: another one is asked, if there is another. Not inside of "
+        "envoy_grpc, where Envoy takes it for streams of xDS and for no others."
     ),
     "allow_mode_override": (
         "extproc asks not to be sent the bodies of what is no inference: websockets and uploads then pass unheld."

@@ -90,8 +90,7 @@ _AROUND = {
 
 _LEFT_OUT = (
     "An extproc whose process is gone is left out after two requests that could not reach it, not after the two "
-    "seconds that health checks need; they take it back. Envoy retries no stream that has begun, whatever retry_policy "
-    "says."
+    "seconds that health checks need; they take it back."
 )
 _IN_TURN = (
     "The workers of extproc take turns, for a request costs them most at its start. By the least requests open, a "

@@ -146,15 +146,13 @@ def processor(d: Description, *, cluster: str = PROCESSOR) -> Part:
     part = any_of(
         "extensions.filters.http.ext_proc.v3.ExternalProcessor",
         grpc_service={
-            "envoy_grpc": {
-                "cluster_name": cluster,
-                "retry_policy": {
-                    "retry_on": "connect-failure,refused-stream,unavailable",
-                    "num_retries": 2,
-                    "retry_back_off": {"base_interval": "0.01s", "max_interval": "0.1s"},
-                    "retry_host_predicate": previous_hosts(),
-                    "host_selection_retry_max_attempts": 3,
-                },
+            "envoy_grpc": {"cluster_name": cluster},
+            "retry_policy": {
+                "retry_on": "connect-failure,refused-stream,unavailable",
+                "num_retries": 2,
+                "retry_back_off": {"base_interval": "0.01s", "max_interval": "0.1s"},
+                "retry_host_predicate": previous_hosts(),
+                "host_selection_retry_max_attempts": 3,
             },
             "initial_metadata": initial_metadata(d),
         },

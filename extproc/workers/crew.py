@@ -4,6 +4,7 @@ import asyncio
 import secrets
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -15,8 +16,9 @@ from extproc.core.settings import Fault
 from extproc.ops import logs
 from extproc.workers import addresses
 from extproc.workers.process import WorkerProcess
+from extproc.workers.pulse import Pulse
 from extproc.workers.shares import config_of
-from extproc.workers.worker import Listens, Orders, Refused
+from extproc.workers.worker import Listens, Orders, Refused, Word
 
 PAUSE_S_MIN: Final = 0.1
 """A worker that ended is started again after so long; after twice as long each time that it lived shorter than
@@ -69,10 +71,16 @@ class Crew:
         self._processes: dict[int, WorkerProcess] = {}
         self._lives: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
+        self._pulse = Pulse(folder, self._stopping.is_set, clock, log)
         self.listening: set[int] = set()
-        """Those that serve now."""
+        """Those that serve now, or hang."""
         self.restarts = 0
         """Of all workers, since the start."""
+
+    @property
+    def hung(self) -> set[int]:
+        """Those of `listening` that do not answer."""
+        return self._pulse.hung & self.listening
 
     @property
     def pids(self) -> dict[int, int]:
@@ -111,7 +119,7 @@ class Crew:
         """End all at once."""
         self._stopping.set()
         for one in self._processes.values():
-            one.signal(signal.SIGKILL)
+            one.kill()
 
     async def _all_ended(self) -> None:
         await asyncio.gather(*self._lives)
@@ -123,6 +131,7 @@ class Crew:
             began_s = self._clock()
             self._processes[number] = process = WorkerProcess(self._orders(number))
             word = await process.word()
+            feeling = None
             if isinstance(word, Listens):
                 self._at[number] = word.extproc
                 self.listening.add(number)
@@ -131,7 +140,10 @@ class Crew:
                     self._log.info("worker is there again", worker=number, pid=process.pid, extproc=str(word.extproc))
                 else:
                     started.set_result(None)
+                feeling = asyncio.create_task(self._pulse.watch(number, process))
             status = await process.ended()
+            if feeling is not None:
+                feeling.cancel()
             del self._processes[number]
             self.listening.discard(number)
             await self._watcher.down(number)
@@ -140,7 +152,7 @@ class Crew:
                     started.cancel()
                 return
             if not started.done():
-                started.set_exception(RefusedError(_faults_of(word, number, status)))
+                started.set_exception(RefusedError(self._faults_of(word, number, status)))
                 return
             if self._clock() - began_s >= LIVED_S:
                 pause_s = PAUSE_S_MIN
@@ -155,6 +167,18 @@ class Crew:
         config = config_of(self._config, number, self._at[number], self._folder)
         return Orders(number, config, self._folder, self._prefix_seed, self._log_format, self._log_level)
 
+    def _faults_of(self, word: Word | None, number: int, status: int) -> list[Fault]:
+        if not isinstance(word, Refused):
+            got = f"worker {number} ended with status {status}; see the log"
+            return [Fault("workers", "processes that start", got)]
+        at = str(self._at[number])
+        return [
+            replace(one, path="listen.extproc", wanted=f"{one.wanted} by worker {number}")
+            if one.path == "listen" and one.got.startswith(at)
+            else one
+            for one in word.faults
+        ]
+
     async def _stopped_within(self, seconds: float) -> bool:
         try:
             async with asyncio.timeout(seconds):
@@ -162,9 +186,3 @@ class Crew:
         except TimeoutError:
             return False
         return True
-
-
-def _faults_of(word: object, number: int, status: int) -> list[Fault]:
-    if isinstance(word, Refused):
-        return word.faults
-    return [Fault("workers", "processes that start", f"worker {number} ended with status {status}; see the log")]

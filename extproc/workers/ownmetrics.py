@@ -23,12 +23,13 @@ class OwnMetrics:
         metrics: Metrics,
         workers: int,
         listening: Callable[[], Collection[int]],
+        hung: Callable[[], Collection[int]],
         restarts: Callable[[], int],
         streams: Callable[[], int],
     ) -> None:
         self._metrics = metrics
         self._registry = CollectorRegistry()
-        self._registry.register(_Workers(workers, listening, restarts, streams))
+        self._registry.register(_Workers(workers, listening, hung, restarts, streams))
 
     def page(self) -> bytes:
         """Text format 0.0.4."""
@@ -40,21 +41,26 @@ class _Workers(Collector):
         self,
         workers: int,
         listening: Callable[[], Collection[int]],
+        hung: Callable[[], Collection[int]],
         restarts: Callable[[], int],
         streams: Callable[[], int],
     ) -> None:
         self._workers = workers
         self._listening = listening
+        self._hung = hung
         self._restarts = restarts
         self._streams = streams
 
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client."""
         states = GaugeMetricFamily(
-            "extproc_workers", "Workers by state: listening, or away (starting, or about to).", labels=["state"]
+            "extproc_workers",
+            "Workers by state: listening, hung (it does not answer), or away (starting, or about to).",
+            labels=["state"],
         )
-        listening = len(self._listening())
-        states.add_metric(["listening"], listening)
+        listening, hung = len(self._listening()), len(self._hung())
+        states.add_metric(["listening"], listening - hung)
+        states.add_metric(["hung"], hung)
         states.add_metric(["away"], self._workers - listening)
         yield states
         yield CounterMetricFamily(

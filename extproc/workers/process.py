@@ -54,6 +54,10 @@ class WorkerProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
+    def kill(self) -> None:
+        """End it at once."""
+        self.signal(signal.SIGKILL)
+
 
 async def _readable(connection: "Connection[Word, Word]") -> None:
     loop = asyncio.get_running_loop()

@@ -10,6 +10,7 @@ Without NATS the workers meet in a private folder, which has their sockets too.
 
 import asyncio
 import os
+import shutil
 import signal
 import tempfile
 import time
@@ -66,10 +67,20 @@ async def _serve(config: Config, log_format: logs.LogFormat, log_level: str) -> 
         folder = Path(name)
         agents = relay.Relay(log, streams_max=config.limits.agent_streams_max)
         crew = Crew(config, folder, _Relayed(agents, folder), clock, log, log_format, log_level)
-        stop = _stop_on_signals(crew.kill)
+
+        def at_once() -> None:
+            crew.kill()
+            shutil.rmtree(folder, ignore_errors=True)
+
+        stop = _stop_on_signals(at_once)
         asking = Asking(folder, lambda: crew.listening)
         own = OwnMetrics(
-            metrics, config.workers, lambda: crew.listening, lambda: crew.restarts, lambda: agents.streams_open
+            metrics,
+            config.workers,
+            lambda: crew.listening,
+            lambda: crew.hung,
+            lambda: crew.restarts,
+            lambda: agents.streams_open,
         )
         pages = WorkersPages(asking, own.page, stop.is_set, config.forecast.ttft_s)
         await _Supervised(config, security, agents, crew, pages, stop).serve()
@@ -135,7 +146,8 @@ class _Supervised:
             at["admin"] = await admin.open(listen.admin)
             await asyncio.gather(*(server.start() for server, _ in servers.values()))
             told = {name: str(address) for name, address in at.items()}
-            log.info("listening", extproc=str(workers[0]), **told, workers=[str(one) for one in workers])
+            pids = list(self._crew.pids.values())
+            log.info("listening", extproc=str(workers[0]), **told, workers=[str(one) for one in workers], pids=pids)
             await self._stop.wait()
             log.info("draining", agents=self._agents.streams_open)
             self._agents.drain()
@@ -172,13 +184,13 @@ async def _or_none(starting: "asyncio.Task[list[Address]]", stop: asyncio.Event)
         stopped.cancel()
 
 
-def _stop_on_signals(kill: Callable[[], None]) -> asyncio.Event:
-    """An event that the first signal sets; the second ends all processes at once."""
+def _stop_on_signals(at_once: Callable[[], None]) -> asyncio.Event:
+    """An event that the first signal sets; the second ends all processes, after `at_once`."""
     stop = asyncio.Event()
 
     def signalled(number: signal.Signals) -> None:
         if stop.is_set():
-            kill()
+            at_once()
             os._exit(128 + number)
         stop.set()
 

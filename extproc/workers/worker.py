@@ -1,6 +1,7 @@
 """A worker: a whole `serve` in a process of its own, which ends with its parent."""
 
 import os
+import shutil
 import signal
 import time
 from dataclasses import dataclass
@@ -52,7 +53,8 @@ class Orders:
 def run(orders: Orders, told: "Connection[Word, None]") -> None:
     """Serve until a signal, or until the parent is gone. `told` hears one word, and closes with the process."""
     os.setsid()  # a terminal's Ctrl-C is for the parent, who says when we end
-    Thread(target=_end_with_parent, args=(orders.config.drain_s + AFTER_PARENT_S,), daemon=True).start()
+    ending = (orders.folder, orders.config.drain_s + AFTER_PARENT_S)
+    Thread(target=_end_with_parent, args=ending, daemon=True).start()
     # Here, for the parent, which knows this function too, needs none of it.
     from extproc import app, assembling, openfiles  # noqa: PLC0415
 
@@ -70,11 +72,12 @@ def run(orders: Orders, told: "Connection[Word, None]") -> None:
         told.send(Refused(error.faults))
 
 
-def _end_with_parent(within_s: float) -> None:
+def _end_with_parent(folder: Path, within_s: float) -> None:
     """Drain, as by a signal, and end at once where that takes too long."""
     parent = parent_process()
     assert parent is not None, "a worker is started by its parent"
     parent.join()
+    shutil.rmtree(folder, ignore_errors=True)  # now nobody comes by it any more; workers have met
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(within_s)
     os._exit(1)

@@ -40,7 +40,7 @@ class Told:
     now_s: float = 100.0
 
     def __post_init__(self) -> None:
-        self.publisher = Publisher(self.bus, lambda: self.now_s, structlog.get_logger())
+        self.publisher = Publisher(self.bus, "fleet", lambda: self.now_s, structlog.get_logger())
 
     @property
     def messages(self) -> list[tuple[str, AgentMessage]]:

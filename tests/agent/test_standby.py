@@ -13,6 +13,7 @@ from extproc.pb.nodes_pb2 import Acknowledgement
 APPLIED = Acknowledgement.VERDICT_APPLIED
 IGNORED = Acknowledgement.VERDICT_IGNORED
 REFUSED = Acknowledgement.VERDICT_REFUSED
+MISSED = Acknowledgement.VERDICT_MISSED
 READY = NodeState.READY
 
 
@@ -57,6 +58,30 @@ def test_what_the_router_did_not_have_is_sent_on(verdict: Acknowledgement.Verdic
     stream.standby.begin({})
     assert stream.standby.needs(report(1))
     stream.answer(1, verdict)
+    assert stream.standby.needs(report(2))
+
+
+@pytest.mark.parametrize("verdict", [MISSED, REFUSED])
+def test_what_was_spared_of_a_node_that_the_router_misses_goes_out(verdict: Acknowledgement.Verdict.ValueType) -> None:
+    stream = rested()
+    stream.standby.needs(report(1, "o"))
+    stream.answer(1, node_id="o")
+    assert not stream.standby.needs(report(2, "o"))
+    stream.answer(0, verdict)
+    assert stream.standby.missed() == {"n"}
+    assert stream.standby.missed() == set()
+    assert stream.standby.needs(report(3))
+    stream.answer(3)
+    assert not stream.standby.needs(report(4))
+
+
+def test_of_a_missed_node_of_which_nothing_was_spared_the_next_report_goes_out() -> None:
+    stream = Stream()
+    stream.standby.begin({})
+    assert stream.standby.needs(report(1))
+    stream.answer(1)
+    stream.answer(0, MISSED)
+    assert stream.standby.missed() == set()
     assert stream.standby.needs(report(2))
 
 

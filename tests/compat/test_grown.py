@@ -11,6 +11,7 @@ from extproc.core.peershares import NodeShare, PeerTold, PromptPlaced, Word
 from extproc.exchange import chains, endswire, wire
 from extproc.pb import exchange_pb2, nodes_pb2
 from tests.compat.grown import grown
+from tests.exchange.reading import read as read_placements
 
 ROUTER = "a1"
 SHARE = NodeShare("gpu-1", 99.0, 1, 2, 3, 4, 5, -6, 7, 8, 9, 10, 11, 12)
@@ -42,7 +43,7 @@ SAID: dict[str, tuple[type[Message], bytes, Read]] = {
         wire.here_of,
     ),
     "loads": (exchange_pb2.RouterLoads, loads(), lambda message: wire.loads_of(message, 0.0, 100.0)),
-    "placements": (exchange_pb2.Placements, placements(), chains.placements_of),
+    "placements": (exchange_pb2.Placements, placements(), read_placements),
     "ends": (exchange_pb2.AnswerEnds, ends(), lambda message: endswire.ends_of(message, ROUTER, 0.0)),
 }
 

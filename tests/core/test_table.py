@@ -15,7 +15,7 @@ from extproc.core.snapshot import (
     OwnLoad,
     ServedModel,
 )
-from extproc.core.table import SnapshotTable
+from extproc.core.table import SEQUENCE_JUMP_MAX, SnapshotTable
 from tests.core.fleet import MODEL, NOW_S, snapshot
 
 LIMITS = NodeLimits()
@@ -44,6 +44,29 @@ def test_repeated_and_older_sequences_are_ignored(table: SnapshotTable) -> None:
     view = table.get("a")
     assert view is not None
     assert view.snapshot.kv_usage == 0.6
+
+
+def test_a_report_that_jumps_far_is_refused_while_the_node_is_fresh(table: SnapshotTable) -> None:
+    report(table, sequence=7)
+    for made_up in (8 + SEQUENCE_JUMP_MAX, 2**64 - 1):
+        observation = report(table, sequence=made_up)
+        assert isinstance(observation, NotAllowed)
+        assert observation.reason == f"sequence: wanted at most {SEQUENCE_JUMP_MAX} more than 7, got {made_up}"
+    assert report(table, sequence=7 + SEQUENCE_JUMP_MAX) == Applied()
+    assert report(table, sequence=2**64 - 1, now_s=NOW_S + LIMITS.fresh_s) == Applied()  # nobody knows how long it was
+
+
+@pytest.mark.parametrize("made_up", [3, 2**64 - 1])
+def test_no_report_is_a_boots_last_word(table: SnapshotTable, made_up: int) -> None:
+    report(table, sequence=made_up)
+    for passed_s in (0.0, LIMITS.fresh_s - 0.001):
+        assert isinstance(report(table, sequence=2, now_s=NOW_S + passed_s), Ignored)
+    stale_s = NOW_S + LIMITS.fresh_s
+    assert isinstance(report(table, sequence=made_up, now_s=stale_s), Ignored)  # the same again
+    assert isinstance(report(table, sequence=2, sample_age_s=LIMITS.fresh_s, now_s=stale_s), Ignored)  # it comes late
+    assert report(table, sequence=2, now_s=stale_s) == Applied()
+    assert isinstance(report(table, sequence=1, now_s=stale_s), Ignored)
+    assert report(table, sequence=3, now_s=stale_s) == Applied()
 
 
 def test_a_new_boot_starts_its_sequences_again(table: SnapshotTable) -> None:
@@ -204,7 +227,7 @@ EVENTS = st.one_of(
         ),
         st.sampled_from("abc"),
         st.sampled_from(["x", "y"]),
-        st.integers(1, 5),
+        st.integers(1, 5) | st.integers(SEQUENCE_JUMP_MAX, SEQUENCE_JUMP_MAX + 5),
         st.floats(0, 20),
     ),
     st.builds(NodeLeft, st.sampled_from("abc"), st.sampled_from(["x", "y"])),
@@ -212,7 +235,7 @@ EVENTS = st.one_of(
 
 
 @given(events=st.lists(st.tuples(EVENTS, st.floats(0, 100)), max_size=40))
-def test_any_events_leave_a_bounded_table_whose_sequences_only_rise(
+def test_any_events_leave_a_bounded_table_whose_sequences_only_rise_while_nodes_are_fresh(
     events: list[tuple[NodeReported | NodeLeft, float]],
 ) -> None:
     table = SnapshotTable(NodeLimits(nodes_max=2))
@@ -220,6 +243,7 @@ def test_any_events_leave_a_bounded_table_whose_sequences_only_rise(
     for event, passed_s in events:
         now_s += passed_s
         before = {view.snapshot.node_id: view.snapshot for view in table.views()}
+        sampled_at_s = {view.snapshot.node_id: view.sampled_at_s for view in table.views()}
         observation = table.apply(event, now_s)
         after = {view.snapshot.node_id: view.snapshot for view in table.views()}
         if not isinstance(observation, Applied):
@@ -227,6 +251,6 @@ def test_any_events_leave_a_bounded_table_whose_sequences_only_rise(
         by_host = {view.snapshot.host: view.snapshot.node_id for view in table.views()}
         assert {host: table.at(host) for host in by_host} == by_host
         for node_id in before.keys() & after.keys():
-            if before[node_id].boot_id == after[node_id].boot_id:
-                assert after[node_id].sequence >= before[node_id].sequence
+            if before[node_id].boot_id == after[node_id].boot_id and now_s - sampled_at_s[node_id] < LIMITS.fresh_s:
+                assert 0 <= after[node_id].sequence - before[node_id].sequence <= SEQUENCE_JUMP_MAX
         assert len(table) <= 2

@@ -152,3 +152,11 @@ def test_breakers_are_told() -> None:
     off = {"ours": {"@type": "x/envoy.config.route.v3.FilterConfig", "disabled": True}}
     unasked = put(complete(), f"{HOST}routes.0.typed_per_filter_config", off)
     assert found(unasked, [*clusters[:2], clusters[2] | {"circuit_breakers": {}}]) == []
+
+
+def test_retries_are_told_of_where_envoy_does_not_heed_them() -> None:
+    policy = {"retry_on": "unavailable"}
+    inside = f"{FILTER}grpc_service.envoy_grpc.retry_policy"
+    (said,) = found(put(complete(), inside, policy))
+    assert said.startswith(f"warning: {inside}: wanted nothing, but the same at grpc_service (")
+    assert found(put(complete(), f"{FILTER}grpc_service.retry_policy", policy)) == []

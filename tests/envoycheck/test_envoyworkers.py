@@ -57,3 +57,30 @@ def test_paths_are_known_too_and_any_port_says_nothing() -> None:
     assert faults(endpoints(2, "unix:/run/e"), workers=2, **unix) == []
     assert "wanted /run/e.1 as well" in faults(endpoints(1, "unix:/run/e"), workers=2, **unix)[0]
     assert faults(endpoints(1), workers=2, listen={"extproc": "127.0.0.1:0"}) == []
+
+
+def test_a_host_that_has_only_another_worker_lacks_the_first() -> None:
+    (said,) = faults({"processor": ["127.0.0.1:9012"]}, workers=2)
+    assert "wanted 127.0.0.1:9002 as well" in said
+    assert said.endswith("got 127.0.0.1:9012 and not these")
+
+
+@pytest.mark.parametrize(
+    "processor", [["127.0.0.1:26000"], ["[::1]:26000"], ["unix:/run/other"], ["127.0.0.1:26000", "unix:/run/other"]]
+)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_envoy_that_asks_only_others_on_its_own_machine_is_a_fault(processor: list[str], workers: int) -> None:
+    (said,) = faults({"processor": processor}, workers=workers)
+    assert said.startswith("load_assignment: wanted 127.0.0.1:9002 among them (listen.extproc: else nobody asks serve)")
+    assert said.endswith("got " + ", ".join(processor).replace("unix:", "").replace("[::1]", "::1"))
+
+
+def test_it_is_a_warning_where_serve_listens_for_other_machines_too() -> None:
+    anywhere = {"listen": {"extproc": "0.0.0.0:9002", "insecure": True}}
+    (said,) = faults({"processor": ["127.0.0.1:26000"]}, **anywhere)  # as by a container's published port
+    assert said.startswith("warning: load_assignment: wanted 0.0.0.0:9002 among them")
+
+
+@pytest.mark.parametrize("processor", [["extproc:26000"], ["10.0.0.1:26000"], ["127.0.0.1:26000", "10.0.0.1:9002"]])
+def test_ports_of_other_machines_may_be_told_otherwise(processor: list[str]) -> None:
+    assert faults({"processor": processor}) == []

@@ -33,18 +33,22 @@ class ScriptedBus:
         self._on_connected: Callable[[], None] | None = None
         self.counts = BusCounts()
         self.connected = False
+        self.stalled = False
+        """Whether all that is said is lost, in both directions, and nobody knows."""
+        self.reason: str | None = None
+        self.refused: str | None = None
         self.way_s = 0.0
         self.closed = False
         line.ends.append(self)
 
     def publish(self, channel: str, message: bytes, below: str = "") -> None:
-        if self.connected:
+        if self.connected and not self.stalled:
             self._line.said.append((channel, message))
             for end in self._line.ends:
                 end.hear(channel, message, below)
 
     def hear(self, channel: str, message: bytes, below: str = "") -> None:
-        for listened, handler in self._handlers if self.connected else ():
+        for listened, handler in self._handlers if self.connected and not self.stalled else ():
             if listened == channel:
                 handler(below, message)
 
@@ -80,7 +84,7 @@ class Told:
 class Router:
     """One on a line, with two nodes that it knows."""
 
-    def __init__(self, line: Line, name: str, fleet: Balancer | None = None, **settings: Any) -> None:
+    def __init__(self, line: Line, name: str, fleet: Balancer | None = None, *, key: str = "", **settings: Any) -> None:
         self.now_s = NOW_S
         self.balancer = (
             fleet
@@ -102,6 +106,7 @@ class Router:
             lambda: self.now_s,
             self.metrics,
             log,
+            key=key,
             hears_ends=lambda: self.hears_ends,
         )
 

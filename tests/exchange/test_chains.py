@@ -1,8 +1,5 @@
 """Prompts sent somewhere, written together."""
 
-from typing import Any
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
@@ -11,7 +8,7 @@ from extproc.bus.bus import MESSAGE_BYTES_MAX
 from extproc.core.peershares import PromptPlaced
 from extproc.exchange import chains
 from extproc.exchange.chains import Placed
-from extproc.pb import exchange_pb2
+from tests.exchange.reading import read
 
 NODES = ("a", "b", "10.0.0.1:8000")
 
@@ -24,7 +21,7 @@ def heard(messages: list[bytes]) -> list[tuple[str, tuple[int, ...], bool]]:
     told = []
     for message in messages:
         assert len(message) <= MESSAGE_BYTES_MAX
-        found = chains.placements_of(message)
+        found = read(message)
         assert not isinstance(found, str), found
         assert found[0] == "r1"
         told += [(one.node_id, one.blocks, one.computed) for one in found[1]]
@@ -98,53 +95,6 @@ def test_long_lists_are_several_messages() -> None:
     assert len(heard(messages)) == 120
     nodes = [placed(f"n{number}", (1,)) for number in range(chains.NODES_MAX + 1)]
     assert [len(heard([message])) for message in chains.messages("r1", nodes)] == [chains.NODES_MAX, 1]
-
-
-def block(*numbers: int) -> bytes:
-    return chains.bytes_of(numbers)
-
-
-def message(**changes: Any) -> bytes:
-    fields: dict[str, Any] = {"router": "r1", "node_ids": ["a"], "placements": [{"blocks": block(1), "sent": [0]}]}
-    return exchange_pb2.Placements(**{**fields, **changes}).SerializeToString()
-
-
-WHOLE = {"blocks": block(*range(4096)), "sent": [0]}
-
-
-@pytest.mark.parametrize(
-    ("wrong", "reason"),
-    [
-        (message(router="?"), "router: wanted"),
-        (message(node_ids=["a", "b c"]), "node_ids.1: wanted"),
-        (message(node_ids=["a"] * 4097), "node_ids: wanted at most 4096, got 4097"),
-        (message(placements=[{"shared": 1}]), "placements.0.shared: wanted at most 0, got 1"),
-        (message(placements=[{"blocks": block(1, 2)}, {"shared": 3}]), "placements.1.shared: wanted at most 2, got 3"),
-        (message(placements=[{"sent": [0]}]), "placements.0: wanted 1..4096 blocks, got 0"),
-        (message(placements=[{"blocks": block(*range(4097))}]), "placements.0: wanted 1..4096 blocks, got 4097"),
-        (message(placements=[{"blocks": block(1), "computed": [1]}]), "placements.0: wanted places of 1 nodes, got 1"),
-        (
-            message(placements=[WHOLE] + [{"shared": 4096, "sent": [0]}] * 48),
-            "placements: wanted at most 200000 blocks, at all nodes together, got 200704",
-        ),
-        (
-            message(placements=[WHOLE, {"shared": 4096, "sent": [0] * 48}]),
-            "placements: wanted at most 200000 blocks, at all nodes together, got 200704",
-        ),
-        (message(placements=[{"blocks": bytes(9)}]), "placements.0.blocks: wanted 8 bytes each, got '9 bytes'"),
-        (b"\x08", "message: wanted a Placements"),
-    ],
-)
-def test_a_message_that_is_wrong_somewhere_is_refused_whole(wrong: bytes, reason: str) -> None:
-    refusal = chains.placements_of(wrong)
-    assert isinstance(refusal, str)
-    assert refusal.startswith(reason)
-
-
-def test_bounds_themselves_are_taken() -> None:
-    found = chains.placements_of(message(placements=[WHOLE] + [{"shared": 4096, "sent": [0]}] * 47))
-    assert isinstance(found, tuple)
-    assert (len(found[1]), len(found[1][-1].blocks)) == (48, 4096)
 
 
 def test_what_others_could_not_take_is_not_told() -> None:

@@ -7,7 +7,8 @@ import pytest
 from extproc.bus.bus import ENDS, LOADS, PLACEMENTS, ROUTERS
 from extproc.core.sharing import LOOK_S
 from extproc.exchange import wire
-from extproc.exchange.exchange import ALL_AGAIN_S, HERE_S, LOG_INTERVAL_S
+from extproc.exchange.complaints import LOG_INTERVAL_S
+from extproc.exchange.exchange import ALL_AGAIN_S, HERE_S
 from extproc.exchange.wire import Here, Loads
 from tests.core.fleet import NOW_S
 from tests.exchange.scripted import Line, Router, pass_time
@@ -174,6 +175,18 @@ def test_a_bus_that_is_down_is_said_and_back_it_heals(line: Line, pair: tuple[Ro
     assert other.counted("extproc_peers") == 1
 
 
+def test_why_the_bus_does_not_do_what_it_should_is_said(pair: tuple[Router, Router]) -> None:
+    one, _ = pair
+    state = one.exchange.state(one.now_s)
+    assert (state.reason, state.way_s) == (None, None)
+    one.bus.refused = "no permission for loads"
+    assert one.exchange.state(one.now_s).reason == "no permission for loads"
+    one.bus.reason = "nobody listens there"
+    one.bus.way_s = 0.002
+    state = one.exchange.state(one.now_s)
+    assert (state.reason, state.way_s) == ("nobody listens there", 0.002)
+
+
 def test_no_more_peers_are_known_than_may_be(line: Line) -> None:
     few = Router(line, "few", peers_max=2)
     few.connect()
@@ -185,11 +198,15 @@ def test_no_more_peers_are_known_than_may_be(line: Line) -> None:
 def test_its_own_messages_mean_nothing_to_a_router(line: Line) -> None:
     one = Router(line, "one")
     one.connect()
-    one.route("one-1", prompt_blocks=(1, 2))
+    pass_time(0.5, one)
+    one.route("one-1", prompt_blocks=tuple(range(40)))
     pass_time(1.0, one)
     assert one.exchange.state(one.now_s).peers == []
     assert one.balancer.peers(one.now_s) == []
     assert open_at(one) == 1
+    counts = one.exchange.state(one.now_s).messages
+    assert all(counts["sent"][kind] for kind in (LOADS, PLACEMENTS, ROUTERS))
+    assert counts["received"] == {}, "it is said of others' alone"
 
 
 @pytest.mark.parametrize("channel", [LOADS, ROUTERS, ENDS])

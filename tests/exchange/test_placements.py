@@ -10,6 +10,7 @@ from extproc.exchange.taking import PlacementsTaken
 from extproc.exchange.telling import PlacementsTold
 from extproc.ops.metrics import Metrics
 from tests.core.fleet import balancer, snapshot
+from tests.exchange.reading import read
 from tests.waiting import until
 
 
@@ -19,7 +20,7 @@ def prompts(first: int, count: int, blocks: int = 100) -> list[PromptPlaced]:
 
 def firsts(messages: list[bytes]) -> list[int]:
     """Which of `prompts` these are."""
-    found = [chains.placements_of(message) for message in messages]
+    found = [read(message) for message in messages]
     return sorted(one.blocks[0] // 1000 for told in found if isinstance(told, tuple) for one in told[1])
 
 

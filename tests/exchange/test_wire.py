@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.bus.bus import MESSAGE_BYTES_MAX
+from extproc.core.outcome import Answered, Ending
 from extproc.core.peershares import NodeShare, Word
 from extproc.core.snapshot import COUNTER_MAX, KV_BLOCKS_MAX
 from extproc.exchange import chains, endswire, wire
 from extproc.exchange.wire import Here, Loads
 from extproc.pb import exchange_pb2
+from tests.exchange.reading import read
 
 NOW_S = 5000.0
 IDS = st.from_regex(r"[A-Za-z0-9\[][A-Za-z0-9._:/@\[\]-]{0,20}", fullmatch=True)
@@ -131,17 +133,39 @@ def test_bounds_themselves_are_taken() -> None:
     assert isinstance(wire.loads_of(loads(shares=many), 0.0, NOW_S), Loads)
 
 
-@pytest.mark.parametrize("here", [Here("r1"), Here("r1", is_new=True), Here("r1", leaves=True)])
+@pytest.mark.parametrize("here", [Here("r1"), Here("r1", is_new=True), Here("r1", leaves=True, key="0123abcd")])
 def test_a_router_says_that_it_is_there(here: Here) -> None:
     assert wire.here_of(wire.here_bytes(here)) == here
     assert wire.here_of(wire.here_bytes(Here("not-one"))) == "router: wanted 1..32 letters and digits, got 'not-one'"
+
+
+@pytest.mark.parametrize("key", ["k" * 33, "a b", "ü"])
+def test_a_key_is_some_letters_and_digits(key: str) -> None:
+    assert wire.here_of(wire.here_bytes(Here("r1", key="k" * 32))) == Here("r1", key="k" * 32)
+    assert str(wire.here_of(wire.here_bytes(Here("r1", key=key)))).startswith("key: wanted at most 32 letters and dig")
+
+
+@pytest.mark.parametrize("router", ["r", "r" * 32])
+def test_all_that_routers_say_begins_with_a_router(router: str) -> None:
+    word = Word(True, tuple(NodeShare(f"n{number}") for number in range(3)))
+    (loads_said,) = wire.loads_bytes(word, router, lambda: 1, 0.1, NOW_S, hears_ends=True)
+    (placed,) = chains.messages(router, [chains.Placed("a", bytes(8), False)])
+    (ends,) = endswire.ends_bytes(router, [Answered("r-1", Ending.SERVED)], NOW_S)
+    for message in (loads_said, placed, ends, wire.here_bytes(Here(router, is_new=True))):
+        assert wire.named_in(message) == router
+
+
+@pytest.mark.parametrize("message", [b"", b"\n", b"\n\0", b"\n\x21" + b"r" * 33, b"\n\x02r-", b"\x12\x01r"])
+def test_what_begins_otherwise_names_nobody(message: bytes) -> None:
+    assert wire.named_in(message) is None
 
 
 def take_all(message: bytes) -> None:
     """Every reader answers, whatever it is given."""
     assert isinstance(wire.loads_of(message, 0.0, NOW_S), Loads | str)
     assert isinstance(wire.here_of(message), Here | str)
-    assert isinstance(chains.placements_of(message), tuple | str)
+    assert isinstance(read(message), tuple | str)
+    assert isinstance(wire.named_in(message), str | None)
     assert isinstance(endswire.ends_of(message, "r1", NOW_S), list | str | None)
 
 

@@ -12,6 +12,8 @@ class Room:
     def __init__(self, way_s: float = 0.0) -> None:
         self.counts = BusCounts()
         self.connected = True
+        self.reason: str | None = None
+        self.refused: str | None = None
         self.way_s = way_s
         self.handlers: dict[str, list[Handler]] = {}
         self.published: list[tuple[str, str, bytes]] = []

@@ -1,19 +1,23 @@
 """What an operator sees of other routers."""
 
+import re
 from functools import partial
+from pathlib import Path
 
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import CollectorRegistry, generate_latest
 
+from extproc import exchange
+from extproc.bus.bus import ENDS, LOADS, PLACEMENTS, ROUTERS
 from extproc.core.peershares import NodeShare, PeerTold, Word
 from extproc.ops import admin
-from extproc.ops.exchangemetrics import RECEIVED, SENT, ExchangeMetrics
+from extproc.ops.exchangemetrics import DROPPED, KINDS, RECEIVED, SENT, ExchangeMetrics
 from extproc.ops.exchangepage import ExchangeState, PeerRow, peers_page
 from extproc.ops.metrics import Metrics
 from tests.ops.pages import Admin, Client, page
 
 STATE = ExchangeState(
-    "ab12", True, 61.5, 0.0004, False, [PeerRow("cd34", 0.25, 7), PeerRow("ef56")], {"sent": {"x": 1}}
+    "ab12", True, None, 61.5, None, False, [PeerRow("cd34", 0.25, 7, True), PeerRow("ef56")], {"sent": {"x": 1}}
 )
 
 
@@ -24,12 +28,13 @@ async def test_the_page_shows_the_bus_and_every_router() -> None:
         assert await page(client, "/peers") == {
             "router": "ab12",
             "connected": True,
+            "reason": None,
             "for_s": 61.5,
-            "way_s": 0.0004,
+            "way_s": None,
             "ends_are_told": False,
             "peers": [
-                {"router": "cd34", "age_s": 0.25, "requests": 7},
-                {"router": "ef56", "age_s": None, "requests": None},
+                {"router": "cd34", "age_s": 0.25, "requests": 7, "same_key": True},
+                {"router": "ef56", "age_s": None, "requests": None, "same_key": None},
             ],
             "messages": {"sent": {"x": 1}},
         }
@@ -84,6 +89,29 @@ def test_messages_are_counted_for_the_metrics_and_for_the_page() -> None:
     ):
         assert line in lines
     assert not any(line.startswith(("extproc_bus", "extproc_peers ")) for line in lines), "there is no bus"
+
+
+def test_every_count_is_on_the_page_before_it_has_counted() -> None:
+    """Else nobody sees the first one come: `increase()` wants two values."""
+    registry = CollectorRegistry()
+    metrics = ExchangeMetrics(registry)
+    metrics.watch(lambda: True, lambda: 0.0, lambda: 0, dict)
+    before = {line.rpartition(" ")[0] for line in generate_latest(registry).decode().splitlines()}
+    for kind in KINDS:
+        metrics.message(SENT, kind, 1)
+        metrics.message(RECEIVED, kind, 1)
+        metrics.refused(kind)
+    for reason in DROPPED:
+        metrics.dropped(reason)
+    after = {line.rpartition(" ")[0] for line in generate_latest(registry).decode().splitlines()}
+    assert after == before
+    assert set(KINDS) == {LOADS, PLACEMENTS, ROUTERS, ENDS}
+    written = {
+        name
+        for file in (Path(exchange.__file__).parent).glob("*.py")
+        for name in re.findall(r'dropped\(\s*"(\w+)"', file.read_text())
+    }
+    assert set(DROPPED) == written
 
 
 def test_the_bus_is_looked_at_for_each_page() -> None:

@@ -3,7 +3,7 @@ from structlog.testing import CapturingLogger
 
 from extproc.core.snapshot import Freshness, NodeState
 from extproc.ops.nodegauges import NodeSample
-from extproc.ops.nodelog import NodeLog
+from extproc.ops.nodelog import LINES_MAX, NodeLog
 from tests.core.fleet import view
 
 
@@ -139,3 +139,16 @@ def test_a_node_whose_host_is_told_by_another_name_has_not_left() -> None:
         ("node goes by another name", "10.0.0.1:8000", "gpu-1"),
     ]
     assert ("node left", "gpu-1") in [(line["event"], line["node_id"]) for line in told[2] if "node_id" in line]
+
+
+def test_lines_of_a_kind_are_bounded_at_each_look_and_those_left_out_are_counted() -> None:
+    def fleet(count: int, freshness: Freshness = Freshness.FRESH) -> list[NodeSample]:
+        return [NodeSample(view(f"n-{number}"), freshness, 0.0) for number in range(count)]
+
+    for count, left_out in ((LINES_MAX, []), (LINES_MAX + 3, [3])):
+        kinds = ("node joined", "node silent", "node left")
+        looks = told_of([fleet(count), fleet(count, Freshness.STALE), []])
+        for lines, kind in zip(looks, kinds, strict=True):
+            assert sum(line["event"] == kind for line in lines) == LINES_MAX
+            counted = [(line["of"], line["left_out"]) for line in lines if line["event"] == "lines left out"]
+            assert counted == [(kind, number) for number in left_out]

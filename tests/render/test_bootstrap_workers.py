@@ -9,6 +9,7 @@ from extproc import cli
 from extproc.render.clusters import processor_cluster
 from extproc.render.description import Description, parse
 from extproc.render.envoygateway import EnvoyGateway, resources
+from tests.rendered import mapping_of
 
 
 @pytest.mark.parametrize(
@@ -60,3 +61,14 @@ def test_the_option_says_it_too() -> None:
     assert done.exit_code == 0, done.output
     assert "port_value: 9012" in done.stdout
     assert "take turns" in done.stdout
+
+
+def test_several_envoys_of_one_machine_have_pages_of_their_own() -> None:
+    described = ["render", "bootstrap", "--node", "10.0.0.1:8000"]
+    for options, port in ([], 9901), (["--admin", "127.0.0.1:9911"], 9911):
+        done = CliRunner().invoke(cli.main, [*described, *options])
+        assert done.exit_code == 0, done.output
+        admin = mapping_of(done.stdout)["admin"]["address"]["socket_address"]
+        assert admin == {"address": "127.0.0.1", "port_value": port}
+    done = CliRunner().invoke(cli.main, [*described, "--admin", "9911"])
+    assert (done.exit_code, done.stderr.startswith("--admin: wanted ")) == (1, True)

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +160,15 @@ async def test_sigterm_drains_all(tmp_path: Path) -> None:
     assert not any(is_there(pid) for pid in pids)
 
 
-async def test_a_second_signal_ends_all_at_once(tmp_path: Path) -> None:
+@pytest.fixture
+def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """What the processes have left in the folder for such things."""
+    (folder := tmp_path / "t").mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return lambda: [one.name for one in folder.iterdir()]
+
+
+async def test_a_second_signal_ends_all_at_once(tmp_path: Path, private: Callable[[], list[str]]) -> None:
     child = await started(tmp_path, "--workers", "2", drain_s=600)
     await child.logged('"listening"', within_s=30)
     pids = workers_of(child.pid)
@@ -168,15 +178,38 @@ async def test_a_second_signal_ends_all_at_once(tmp_path: Path) -> None:
     await child.logged('"draining"', within_s=10)
     child.signal(signal.SIGTERM)
     assert await child.ended() == 128 + signal.SIGTERM
+    assert private() == []
     await until(lambda: not any(is_there(pid) for pid in pids))
 
 
-async def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("draining", [False, True])
+async def test_workers_end_when_their_parent_is_killed(
+    draining: bool, tmp_path: Path, private: Callable[[], list[str]]
+) -> None:
     child = await started(tmp_path, workers=2)
     await child.logged('"listening"', within_s=30)
     pids = workers_of(child.pid)
+    assert len(private()) == 1
+    if draining:
+        child.signal(signal.SIGTERM)
     await child.kill()
     await until(lambda: not any(is_there(pid) for pid in pids))
+    assert private() == []
+    assert "Traceback" not in child.log.read_text()
+
+
+@pytest.mark.parametrize("sends", [signal.SIGTERM, signal.SIGKILL])
+async def test_an_end_amid_the_start_leaves_nothing(
+    sends: signal.Signals, tmp_path: Path, private: Callable[[], list[str]]
+) -> None:
+    child = await started(tmp_path, workers=2)
+    await until(lambda: child.running and len(private()) == 1 and len(workers_of(child.pid)) == 2, within_s=30)
+    pids = workers_of(child.pid)
+    child.signal(sends)
+    await child.ended()
+    await until(lambda: not any(is_there(pid) for pid in pids), within_s=30)
+    assert private() == []
+    assert "Traceback" not in child.log.read_text()
 
 
 @pytest.mark.parametrize("config", [{"workers": 2}, {}], ids=["workers", "one process"])
@@ -189,10 +222,14 @@ async def test_what_a_worker_refuses_is_told_as_without_workers(config: dict[str
 
 async def test_a_place_that_is_taken_is_a_fault(tmp_path: Path) -> None:
     first = free_ports()
-    async with crewed(tmp_path, listen={"extproc": str(first)}):
-        (folder := tmp_path / "other").mkdir()
-        child = await started(folder, workers=2, listen=ANY_PORTS | {"extproc": str(first)})
-        assert "listen: wanted an address that can be listened at, got 127.0.0.1:" in await refusal(child)
+    second = of_worker(first, 1)
+    assert isinstance(second, TcpAddress)
+    with socket.create_server((second.host, second.port)):
+        child = await started(tmp_path, workers=2, listen=ANY_PORTS | {"extproc": str(first)})
+        assert await refusal(child) == (
+            f"listen.extproc: wanted an address that can be listened at by worker 1, got {second}: "
+            "Address already in use\n"
+        )
 
 
 async def test_addresses_that_meet_are_a_fault(tmp_path: Path) -> None:
