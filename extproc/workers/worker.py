@@ -70,6 +70,10 @@ def run(orders: Orders, told: "Connection[Word, None]") -> None:
         app.run(orders.config, worker)
     except app.StartError as error:
         told.send(Refused(error.faults))
+    finally:
+        parent = parent_process()
+        if parent is not None and not parent.is_alive():  # it was killed, as we may have been opening sockets there
+            shutil.rmtree(orders.folder, ignore_errors=True)
 
 
 def _end_with_parent(folder: Path, within_s: float) -> None:
