@@ -89,9 +89,14 @@ def within(newest_first: Iterable[Placed], bytes_max: int) -> tuple[list[Placed]
 
 
 def messages(router: str, placed: Iterable[Placed]) -> Iterator[bytes]:
-    """What tells of them, in any order."""
+    """What tells of them, in any order. One that is there twice, as where it is new and told again, is told once."""
     draft = _Draft(router)
-    for one in sorted(placed, key=lambda one: (one.chain, one.node_id)):
+    once: dict[tuple[bytes, str], Placed] = {}
+    for one in placed:
+        known = once.get((one.chain, one.node_id))
+        if known is None or one.computed:
+            once[one.chain, one.node_id] = one
+    for _, one in sorted(once.items()):
         if not draft.takes(one):
             yield draft.done()
             draft = _Draft(router)

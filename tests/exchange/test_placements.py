@@ -2,6 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from extproc.core.exchangesettings import ExchangeSettings
 from extproc.core.peershares import PromptPlaced
@@ -61,6 +65,28 @@ def test_a_newcomer_hears_the_recent_ones_the_newest_first_within_the_budget() -
     assert list(told.messages([], 60.0)) == []
     told.newcomer()
     assert 400 in firsts(list(told.messages(prompts(400, 1), 61.0))), "what is new comes first"
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3), st.booleans()), max_size=6), st.booleans()
+        ),
+        max_size=6,
+    )
+)
+def test_whatever_is_told_again_beside_the_new_all_of_it_is_read(looks: list[tuple[list[Any], bool]]) -> None:
+    told, _ = told_of(200_000)
+    heard: dict[tuple[str, tuple[int, ...]], bool] = {}
+    for number, (placed, newcomer) in enumerate(looks):
+        if newcomer:
+            told.newcomer()
+        for message in told.messages([PromptPlaced(node, (7,) * size, done) for node, size, done in placed], number):
+            found = read(message)
+            assert isinstance(found, tuple), found
+            heard |= {(one.node_id, one.blocks): one.computed for one in found[1]}
+    said = [one for placed, _ in looks for one in placed]
+    assert heard.keys() == {(node, (7,) * size) for node, size, _ in said}
 
 
 def test_what_is_kept_for_newcomers_is_bounded() -> None:
