@@ -19,9 +19,10 @@ def of_clients(workload: str, runs: Sequence[Run]) -> Grid:
     """What clients saw."""
     first = runs[0]
     rounds = len({one.round for one in runs})
+    times = "1 round" if rounds == 1 else f"{rounds} rounds"
     slow = f", engines of speed {first.speed:g}" if first.speed != 1 else ""
     grid = Grid(
-        f"{workload}: {first.measures.requests} requests, {first.rate_per_s:.1f}/s{slow}, {rounds} rounds",
+        f"{workload}: {first.measures.requests} requests, {first.rate_per_s:.1f}/s{slow}, {times}",
         ("", "ngood", "points lost", "ngood, simulated", "TTFT p50 s", "p90", "p99", "cached", "failed"),
     )
     for name, own in _by_arm(runs):

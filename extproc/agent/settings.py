@@ -23,6 +23,7 @@ from extproc.agent.routername import Router, RouterName
 from extproc.bus.settings import NatsSettings
 from extproc.core.settings import Fault, faults_of
 from extproc.nearkeys import with_near_keys
+from extproc.peers.tlssettings import ClientTls
 from extproc.settingtypes import FilePath
 
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m)")
@@ -60,28 +61,6 @@ IDLE_INTERVAL_S_MAX = 3.0
 """Snapshots are fresh for 5 s by default at routers, and servers close connections that were idle for so long."""
 
 
-class RouterTls(BaseModel):
-    """TLS towards every router. Files are PEM, and are read anew for each connection."""
-
-    model_config = SETTINGS
-
-    ca: FilePath
-    """Certificates of authorities, of which one signed the routers'."""
-    certificate: FilePath | None = None
-    """What the agent shows to routers that ask for a certificate, and after it those between it and its authority."""
-    key: FilePath | None = None
-    """The private key of `certificate`, without a password."""
-    server_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_*.:-]{1,253}$")] | None = None
-    """The name that routers' certificates must have. `None`: the host in `routers`, that of a `dns:` name too."""
-
-    @model_validator(mode="after")
-    def _pair(self) -> Self:
-        if (self.certificate is None) != (self.key is None):
-            msg = "certificate and key, or neither"
-            raise ValueError(msg)
-        return self
-
-
 class AgentConfig(BaseModel):
     """All that `extproc agent` can be told. Times are seconds, or texts as `500ms`, `1s` and `2m`."""
 
@@ -97,7 +76,7 @@ class AgentConfig(BaseModel):
     Left out: the one on this machine; none where there is a bus."""
     resolve_interval_s: Seconds = Field(5.0, ge=0.1, le=3600)
     """How often such names are looked up; and at once, at most once a second, when a router is lost."""
-    tls: RouterTls | None = None
+    tls: ClientTls | None = None
     """`None`: plain text."""
     insecure: bool = False
     """Whether the token may go to other machines in plain text."""
@@ -168,7 +147,7 @@ class AgentConfig(BaseModel):
 
     @field_validator("tls")
     @classmethod
-    def _sockets_have_no_name(cls, tls: RouterTls | None, info: ValidationInfo) -> RouterTls | None:
+    def _sockets_have_no_name(cls, tls: ClientTls | None, info: ValidationInfo) -> ClientTls | None:
         sockets = any(isinstance(router, UnixAddress) for router in info.data.get("routers", ()))
         if tls is not None and tls.server_name is None and sockets:
             msg = "server_name: a unix socket has none to hold against the router's certificate"

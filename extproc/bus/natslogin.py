@@ -10,11 +10,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from extproc.bus.settings import NatsSettings, NatsTls
+from extproc.bus.settings import NatsSettings
 from extproc.bus.troubles import said
 from extproc.core.settings import Fault
 from extproc.peers.pemfiles import certificates_of, identity_of
 from extproc.peers.reloaded import content_of
+from extproc.peers.tlssettings import ClientTls
 
 SECRET_CHARS_MAX = 1024
 """Of a password, token or seed: the server takes lines of 4 KiB."""
@@ -85,7 +86,7 @@ def _tls(settings: NatsSettings) -> dict[str, Any] | list[Fault]:
     return {}
 
 
-def _own_tls(tls: NatsTls) -> dict[str, Any] | list[Fault]:
+def _own_tls(tls: ClientTls) -> dict[str, Any] | list[Fault]:
     authorities = certificates_of(tls.ca, "nats.tls.ca")
     found = [authorities] if isinstance(authorities, Fault) else []
     if tls.certificate is not None and tls.key is not None:

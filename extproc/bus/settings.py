@@ -7,12 +7,12 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
 from extproc.address import PORT_MAX, TcpAddress
+from extproc.peers.tlssettings import ClientTls
 from extproc.settingtypes import SETTINGS, FilePath
 
 SERVERS_MAX = 16
 _BLANK = re.compile(r"\s")
 _FLEET = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_NAME = re.compile(r"[A-Za-z0-9_*.:-]{1,253}")
 
 
 def _server(url: str) -> str:
@@ -41,41 +41,12 @@ def _fleet(name: str) -> str:
     return name
 
 
-def _name(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        msg = "the name in the servers' certificates, as nats.example"
-        raise ValueError(msg)
-    return name
-
-
 def _is_local(server: str) -> bool:
     return TcpAddress(urlsplit(server).hostname or "", 0).is_local
 
 
 def _listed(servers: object) -> object:
     return tuple(servers) if isinstance(servers, list) else (servers,) if isinstance(servers, str) else servers
-
-
-class NatsTls(BaseModel):
-    """TLS towards the servers. Files are PEM, and are read anew for each connection."""
-
-    model_config = SETTINGS
-
-    ca: FilePath
-    """Certificates of authorities, of which one signed the servers'."""
-    certificate: FilePath | None = None
-    """What is shown to servers that ask for a certificate."""
-    key: FilePath | None = None
-    """The private key of `certificate`, without a password."""
-    server_name: Annotated[str, AfterValidator(_name)] | None = None
-    """The name that the servers' certificates must have. `None`: the host in `servers`."""
-
-    @model_validator(mode="after")
-    def _pair(self) -> Self:
-        if (self.certificate is None) != (self.key is None):
-            msg = "certificate and key, or neither"
-            raise ValueError(msg)
-        return self
 
 
 class NatsSettings(BaseModel):
@@ -89,7 +60,7 @@ class NatsSettings(BaseModel):
     """`nats://host:port`, or `tls://host:port`, without a port 4222. One is enough: a cluster tells of its others."""
     fleet: Annotated[str, AfterValidator(_fleet)] = "default"
     """Who speaks with whom: all subjects are below `extproc.FLEET`."""
-    tls: NatsTls | None = None
+    tls: ClientTls | None = None
     """`None`: plain text, or the system's authorities for `tls://`."""
     user: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     password_file: FilePath | None = None

@@ -51,7 +51,7 @@ SHARE_BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "tokens_unstarted": (0, COUNTER_MAX),
     "sent_tokens": (0, COUNTER_MAX),
 }
-"""What a share's numbers may be."""
+"""What a share's numbers may be, in the order of its fields; messages have the same names."""
 
 
 class Word(Struct, frozen=True):

@@ -13,9 +13,8 @@ from google.protobuf.message import DecodeError, Message
 from msgspec import Struct
 
 from extproc.bus.bus import MESSAGE_BYTES_MAX
-from extproc.core.peershares import NodeShare, PeerTold, Word
+from extproc.core.peershares import SHARE_BOUNDS, NodeShare, PeerTold, Word
 from extproc.core.sharing import NODES_TOLD_MAX
-from extproc.core.snapshot import COUNTER_MAX, KV_BLOCKS_MAX
 from extproc.pb import exchange_pb2
 
 ROUTER_CHARS_MAX = 32
@@ -23,8 +22,6 @@ KEY_CHARS_MAX = 32
 NODE_ID_CHARS_MAX = 128
 SHARES_MAX = NODES_TOLD_MAX
 """Of one message."""
-COUNT_MAX = 1_000_000_000
-"""Of requests, answers or prefills."""
 AGE_MS_MAX = 100_000_000
 """A day and more: a node's word counts no longer."""
 WAY_MS_MAX = 10_000
@@ -41,22 +38,6 @@ _KEY = re.compile(rf"[A-Za-z0-9]{{0,{KEY_CHARS_MAX}}}")
 _KEY_WANTED = f"at most {KEY_CHARS_MAX} letters and digits"
 _NODE_ID = re.compile(rf"[A-Za-z0-9\[][A-Za-z0-9._:/@\[\]-]{{0,{NODE_ID_CHARS_MAX - 1}}}")
 _NODE_ID_WANTED = f"1..{NODE_ID_CHARS_MAX} letters, digits and ._:/@[]-"
-_NUMBERS: tuple[tuple[str, int, int], ...] = (
-    ("requests_held", 0, COUNT_MAX),
-    ("sequences_open", 0, COUNT_MAX),
-    ("sequences_unseen", 0, COUNT_MAX),
-    ("requests_unseen", 0, COUNT_MAX),
-    ("sequences_finished", 0, COUNT_MAX),
-    ("kv_blocks_unseen", -KV_BLOCKS_MAX, KV_BLOCKS_MAX),
-    ("prefills_claimed", 0, COUNT_MAX),
-    ("prefills_shown", 0, COUNT_MAX),
-    ("tokens_shown", 0, COUNTER_MAX),
-    ("tokens_unseen", 0, COUNTER_MAX),
-    ("tokens_unstarted", 0, COUNTER_MAX),
-    ("sent_tokens", 0, COUNTER_MAX),
-)
-"""Of a share, by names that the message and the value have in common, with their bounds."""
-
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 
 
@@ -191,7 +172,7 @@ def _share(share: NodeShare, now_s: float) -> exchange_pb2.NodeShare:
     told: dict[str, Any] = {"node_id": share.node_id}
     if share.seen_until_s is not None:
         told["seen_ago_ms"] = milliseconds(now_s - share.seen_until_s, AGE_MS_MAX)
-    for name, minimum, maximum in _NUMBERS:
+    for name, (minimum, maximum) in SHARE_BOUNDS.items():
         if number := getattr(share, name):
             told[name] = number if minimum <= number <= maximum else min(maximum, max(minimum, number))
     return exchange_pb2.NodeShare(**told)
@@ -206,7 +187,7 @@ def _share_of(message: exchange_pb2.NodeShare, made_at_s: float) -> NodeShare | 
             return refused("seen_ago_ms", f"at most {AGE_MS_MAX}", message.seen_ago_ms)
         seen_until_s = made_at_s - message.seen_ago_ms / 1000
     numbers = []
-    for name, minimum, maximum in _NUMBERS:
+    for name, (minimum, maximum) in SHARE_BOUNDS.items():
         number = getattr(message, name)
         if not minimum <= number <= maximum:
             return refused(name, f"{minimum}..{maximum}", number)

@@ -7,7 +7,7 @@ megabytes: only a few are held at once, and none for a reader who does not read.
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from functools import partial
 
 import msgspec
@@ -22,6 +22,7 @@ from extproc.ops.capacitypage import capacity_page
 from extproc.ops.exchangepage import peers_page
 from extproc.ops.metrics import Metrics
 from extproc.ops.nodegauges import NodeSample, samples_of
+from extproc.wholepages import JSON_TYPE, WholePages, encoded, json_page
 
 DECISIONS_SHOWN = 20
 """Shown by /decisions without a limit."""
@@ -29,14 +30,9 @@ DECISIONS_SHOWN_MAX = 100_000
 """The most that /decisions can be asked for, as many as can be kept."""
 PAGES_MAX = 8
 """Pages of /metrics, /nodes and /decisions that are being made or sent at once; who asks for one more gets 503."""
-PAGE_SEND_S = 10.0
-"""A reader who has not taken a page by then is dropped. Prometheus itself waits so long."""
-BUSY_RETRY_AFTER_S = 1
-"""When to ask again where there were too many pages."""
 NOT_SCORED = "not scored"
 """Why a candidate was passed over whose cost the strategy did not ask for."""
 
-_JSON_TYPE = "application/json"
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _INDEX = """extproc
 /healthz               200 while the process lives
@@ -54,7 +50,6 @@ _INDEX = """extproc
 /peers                 this router, the bus, and the other routers that are heard on it
 /decisions?limit=N     the latest decisions, newest first: candidates, costs (null: not scored), reason
 """
-_BUSY = f"{PAGES_MAX} pages are being made or read, which is all that may be at once; try again"
 
 
 def build(
@@ -99,7 +94,7 @@ class _Pages:
         self._draining = draining
         self._forecasts = forecasts
         self._peers = peers
-        self._under_way = 0
+        self._whole = WholePages()
         self._making = asyncio.Lock()
 
     async def index(self, _: web.Request) -> web.Response:
@@ -110,17 +105,17 @@ class _Pages:
 
     async def readyz(self, _: web.Request) -> web.Response:
         if self._draining():
-            return _json({"ready": False, "reason": "draining"}, status=503)
+            return json_page({"ready": False, "reason": "draining"}, status=503)
         # A member is enough, however old its word: the fallback can send requests there.
         nodes = self._samples()
         if not nodes:
-            return _json({"ready": False, "reason": "no node has reported, or all have left"}, status=503)
+            return json_page({"ready": False, "reason": "no node has reported, or all have left"}, status=503)
         counts = {
             "nodes": len(nodes),
             "nodes_ready": sum(one.is_ready for one in nodes),
             "nodes_static": sum(one.view.is_static for one in nodes),
         }
-        return _json({"ready": True, **counts})
+        return json_page({"ready": True, **counts})
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         return await self._sent(
@@ -133,12 +128,12 @@ class _Pages:
         )
 
     async def peers(self, _: web.Request) -> web.Response:
-        return web.Response(body=self._peers(), headers={"content-type": _JSON_TYPE})
+        return web.Response(body=self._peers(), headers={"content-type": JSON_TYPE})
 
     async def nodes(self, request: web.Request) -> web.StreamResponse:
         node_id = request.query.get("node")
         if node_id is not None and all(one.snapshot.node_id != node_id for one in self._balancer.views()):
-            return _json({"error": f"no node {node_id[:256]!r}"}, status=404)
+            return json_page({"error": f"no node {node_id[:256]!r}"}, status=404)
 
         def taken() -> Callable[[], bytes]:
             samples = self._samples()
@@ -152,36 +147,26 @@ class _Pages:
         asked = request.query.get("limit", str(DECISIONS_SHOWN))
         if not (asked.isascii() and asked.isdigit() and len(asked) <= 6 and int(asked) <= DECISIONS_SHOWN_MAX):
             wanted = f"limit: wanted a number from 0 to {DECISIONS_SHOWN_MAX}, got {asked[:80]!r}"
-            return _json({"error": wanted}, status=400)
+            return json_page({"error": wanted}, status=400)
         limit = int(asked)
         return await self._sent(
             request, lambda: partial(_decisions_page, self._balancer.decisions(limit), self._clock())
         )
 
     async def _sent(
-        self, request: web.Request, take: Callable[[], Callable[[], bytes]], content_type: str = _JSON_TYPE
+        self, request: web.Request, take: Callable[[], Callable[[], bytes]], content_type: str = JSON_TYPE
     ) -> web.StreamResponse:
         """Make a page and send it whole, or say that there are too many. A reader too slow for it is dropped.
 
         `take` reads what stands on the page, when its turn has come, and gives what makes text of it in a thread.
         """
-        if self._under_way >= PAGES_MAX:
-            return _json({"error": _BUSY}, status=503, headers={"retry-after": str(BUSY_RETRY_AFTER_S)})
-        self._under_way += 1
-        try:
+
+        async def made() -> web.Response:
             async with self._making:
                 page = await asyncio.to_thread(take())
-            response = web.Response(body=page, headers={"content-type": content_type})
-            try:
-                async with asyncio.timeout(PAGE_SEND_S):
-                    await response.prepare(request)
-                    await response.write_eof()
-            except TimeoutError:
-                if request.transport is not None:
-                    request.transport.abort()
-            return response
-        finally:
-            self._under_way -= 1
+            return web.Response(body=page, headers={"content-type": content_type})
+
+        return await self._whole.sent(request, made, PAGES_MAX)
 
     def _samples(self) -> list[NodeSample]:
         return samples_of(self._balancer, self._clock())
@@ -190,7 +175,7 @@ class _Pages:
 def _nodes_page(samples: list[NodeSample]) -> bytes:
     """Every field of each snapshot, null where it is not known, and what the router adds; sorted by node id."""
     samples = sorted(samples, key=lambda one: one.view.snapshot.node_id)
-    return _encoded({"nodes": [_node(one) for one in samples]})
+    return encoded({"nodes": [_node(one) for one in samples]})
 
 
 def _node(sample: NodeSample) -> dict[str, object]:
@@ -245,7 +230,7 @@ def _decisions_page(decisions: list[Decision], now_s: float) -> bytes:
             fields["outcome"]["until_s"] = round(decision.outcome.until_s - decision.at_s, 3)
         fields["candidates"] = [_candidate(one, decision.outcome) for one in decision.candidates]
         shown.append(fields)
-    return _encoded({"decisions": shown})
+    return encoded({"decisions": shown})
 
 
 def _candidate(one: Candidate, outcome: Outcome) -> dict[str, object]:
@@ -256,12 +241,3 @@ def _candidate(one: Candidate, outcome: Outcome) -> dict[str, object]:
         if one.excluded is None and not (isinstance(outcome, Chosen) and outcome.node_id == one.node_id):
             fields["excluded"] = NOT_SCORED
     return fields
-
-
-def _encoded(content: object) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
-
-
-def _json(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    headers = {"content-type": _JSON_TYPE, **(headers or {})}
-    return web.Response(body=_encoded(content), status=status, headers=headers)

@@ -6,6 +6,7 @@ from math import isfinite
 import msgspec
 
 from extproc.core.forecast import ModelForecast
+from extproc.wholepages import encoded
 
 DIGITS = 3
 """Of rates and shares; more would be a claim."""
@@ -18,7 +19,7 @@ def capacity_page(forecasts: Collection[ModelForecast], ttft_s: float) -> bytes:
     ready.
     """
     content = {"ttft_s": ttft_s, "models": [_model(one) for one in forecasts]}
-    return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
+    return encoded(content)
 
 
 def _model(forecast: ModelForecast) -> dict[str, object]:

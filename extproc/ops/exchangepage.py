@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
-import msgspec
 from msgspec import Struct
+
+from extproc.wholepages import encoded
 
 
 class PeerRow(Struct, frozen=True):
@@ -41,4 +42,4 @@ class ExchangeState(Struct, frozen=True):
 def peers_page(router: str, state: ExchangeState | None) -> bytes:
     """`None`: there is no bus, so this router tells nobody anything, and hears nobody."""
     content: object = state if state is not None else {"router": router, "bus": False, "peers": []}
-    return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
+    return encoded(content)

@@ -1,4 +1,4 @@
-"""How the ports of `extproc serve` can be protected: certificates, who may connect, and agents' tokens."""
+"""How ports can be protected, and how servers are told from others: certificates, and who may connect."""
 
 import re
 from typing import Annotated, Self
@@ -7,12 +7,20 @@ from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from extproc.settingtypes import SETTINGS, FilePath
 
+_SERVER_NAME = re.compile(r"[A-Za-z0-9_*.:-]{1,253}")
 _PEER_NAME = re.compile(r"[\x21-\x7e]{1,512}")
 
 
 def _peer_name(name: str) -> str:
     if not _PEER_NAME.fullmatch(name) or "*" in name.removeprefix("*.") or name == "*.":
         msg = "a DNS name as envoy.example or *.example, or a URI as spiffe://cluster.local/ns/a/sa/b"
+        raise ValueError(msg)
+    return name
+
+
+def _server_name(name: str) -> str:
+    if not _SERVER_NAME.fullmatch(name):
+        msg = "the name in the servers' certificates, as llm.example"
         raise ValueError(msg)
     return name
 
@@ -47,6 +55,29 @@ class PortTls(BaseModel):
     def _names_of_certificates(self) -> Self:
         if self.peer_names and self.client_ca is None:
             msg = "client_ca beside peer_names: names of certificates that nobody checks say nothing"
+            raise ValueError(msg)
+        return self
+
+
+class ClientTls(BaseModel):
+    """TLS towards servers. Files are PEM, and are read anew for each connection."""
+
+    model_config = SETTINGS
+
+    ca: FilePath
+    """Certificates of authorities, of which one signed the servers'."""
+    certificate: FilePath | None = None
+    """What is shown to servers that ask for a certificate, and after it those between it and its authority."""
+    key: FilePath | None = None
+    """The private key of `certificate`, without a password."""
+    server_name: Annotated[str, AfterValidator(_server_name)] | None = None
+    """The name that the servers' certificates must have. `None`: the host that is connected to, or the `dns:` name that
+    led there."""
+
+    @model_validator(mode="after")
+    def _pair(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            msg = "certificate and key, or neither"
             raise ValueError(msg)
         return self
 

@@ -1,23 +1,24 @@
 """The admin page of `serve --workers`: what the workers' own pages tell, put together."""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from extproc.adminport import to_no_web_page
 from extproc.core.forecast import ModelForecast
-from extproc.ops.admin import BUSY_RETRY_AFTER_S, DECISIONS_SHOWN, DECISIONS_SHOWN_MAX, PAGE_SEND_S
+from extproc.ops.admin import DECISIONS_SHOWN, DECISIONS_SHOWN_MAX
 from extproc.ops.capacitypage import capacity_page
+from extproc.wholepages import JSON_TYPE, WholePages, encoded, json_page
 from extproc.workers import exposition, together
 from extproc.workers.asking import Answer, Asking
 
 PAGES_MAX: Final = 4
 """Pages that are being asked for or sent at once; who asks for one more gets 503. Each holds a page of each worker."""
 
-_JSON_TYPE = "application/json"
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _INDEX = """extproc, several workers (docs/workers.md)
 /healthz               200 while the parent of the workers lives
@@ -28,7 +29,6 @@ _INDEX = """extproc, several workers (docs/workers.md)
 /capacity              how many nodes each model needs: the workers' forecasts, summed
 /decisions?limit=N     the latest decisions of all workers, newest first
 """
-_BUSY = f"{PAGES_MAX} pages are being made or read, which is all that may be at once; try again"
 
 
 class WorkersPages:
@@ -41,7 +41,7 @@ class WorkersPages:
         self._own_metrics = own_metrics
         self._draining = draining
         self._ttft_s = ttft_s
-        self._under_way = 0
+        self._whole = WholePages()
 
     def application(self) -> web.Application:
         """The application that serves them."""
@@ -50,11 +50,11 @@ class WorkersPages:
             ("/", self._index),
             ("/healthz", self._healthz),
             ("/readyz", self._readyz),
-            ("/metrics", self._whole(self._metrics)),
-            ("/nodes", self._whole(self._nodes)),
-            ("/peers", self._whole(self._peers)),
-            ("/capacity", self._whole(self._capacity)),
-            ("/decisions", self._whole(self._decisions)),
+            ("/metrics", self._bounded(self._metrics)),
+            ("/nodes", self._bounded(self._nodes)),
+            ("/peers", self._bounded(self._peers)),
+            ("/capacity", self._bounded(self._capacity)),
+            ("/decisions", self._bounded(self._decisions)),
         ):
             app.router.add_get(path, page)
         return app
@@ -63,25 +63,11 @@ class WorkersPages:
         """Of all requests: the workers' forecasts, summed."""
         return together.forecasts(_good(await self._asking.all("/capacity")))
 
-    def _whole(self, page: Callable[[web.Request], Any]) -> Callable[[web.Request], Any]:
-        """A page that is sent whole, or not at all where there are too many. A reader too slow for it is dropped."""
+    def _bounded(self, page: Callable[[web.Request], Awaitable[web.Response]]) -> Handler:
+        """A page of which few are made at once."""
 
         async def sent(request: web.Request) -> web.StreamResponse:
-            if self._under_way >= PAGES_MAX:
-                return _json({"error": _BUSY}, status=503, headers={"retry-after": str(BUSY_RETRY_AFTER_S)})
-            self._under_way += 1
-            try:
-                response: web.Response = await page(request)
-                try:
-                    async with asyncio.timeout(PAGE_SEND_S):
-                        await response.prepare(request)
-                        await response.write_eof()
-                except TimeoutError:
-                    if request.transport is not None:
-                        request.transport.abort()
-                return response
-            finally:
-                self._under_way -= 1
+            return await self._whole.sent(request, lambda: page(request), PAGES_MAX)
 
         return sent
 
@@ -93,11 +79,11 @@ class WorkersPages:
 
     async def _readyz(self, _: web.Request) -> web.Response:
         if self._draining():
-            return _json({"ready": False, "reason": "draining"}, status=503)
+            return json_page({"ready": False, "reason": "draining"}, status=503)
         told = await self._asking.all("/readyz")
         workers = {str(number): _said(one) for number, one in told.items()}
         ready = any(one is not None and one.status == 200 for one in told.values())
-        return _json({"ready": ready, "workers": workers}, status=200 if ready else 503)
+        return json_page({"ready": ready, "workers": workers}, status=200 if ready else 503)
 
     async def _metrics(self, _: web.Request) -> web.Response:
         pages = {str(number): page for number, page in _good(await self._asking.all("/metrics")).items()}
@@ -110,17 +96,17 @@ class WorkersPages:
         if asked is not None:
             numbers = [number for number in numbers if str(number) == asked]
             if not numbers:
-                return _json({"error": f"no worker {asked[:80]!r}"}, status=404)
+                return json_page({"error": f"no worker {asked[:80]!r}"}, status=404)
         query = {"node": request.query["node"]} if "node" in request.query else {}
         for number in numbers:
             answer = await self._asking.one(number, "/nodes", query)
             if answer is not None:
-                return web.Response(body=answer.body, status=answer.status, headers={"content-type": _JSON_TYPE})
-        return _json({"error": "no worker answers"}, status=503)
+                return web.Response(body=answer.body, status=answer.status, headers={"content-type": JSON_TYPE})
+        return json_page({"error": "no worker answers"}, status=503)
 
     async def _peers(self, _: web.Request) -> web.Response:
         told = await self._asking.all("/peers")
-        return _json({"workers": {str(number): _said(one) for number, one in told.items()}})
+        return json_page({"workers": {str(number): _said(one) for number, one in told.items()}})
 
     async def _capacity(self, _: web.Request) -> web.Response:
         return _page(capacity_page(await self.forecasts(), self._ttft_s))
@@ -130,14 +116,14 @@ class WorkersPages:
         told = await self._asking.all("/decisions", {"limit": asked})
         refused = next((one for one in told.values() if one is not None and one.status == 400), None)
         if refused is not None:
-            return _json(msgspec.json.decode(refused.body), status=400)
+            return json_page(msgspec.json.decode(refused.body), status=400)
         limit = int(asked) if asked.isascii() and asked.isdigit() and len(asked) <= 6 else 0
         pages = _good(told)
         return _page(await asyncio.to_thread(_decisions_page, pages, min(limit, DECISIONS_SHOWN_MAX)))
 
 
 def _decisions_page(pages: Mapping[int, bytes], limit: int) -> bytes:
-    return _encoded(together.decisions(pages, limit))
+    return encoded(together.decisions(pages, limit))
 
 
 def _good(told: Mapping[int, Answer | None]) -> dict[int, bytes]:
@@ -151,14 +137,5 @@ def _said(one: Answer | None) -> object:
     return msgspec.json.decode(one.body)
 
 
-def _encoded(content: object) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n"
-
-
 def _page(body: bytes) -> web.Response:
-    return web.Response(body=body, headers={"content-type": _JSON_TYPE})
-
-
-def _json(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    headers = {"content-type": _JSON_TYPE, **(headers or {})}
-    return web.Response(body=_encoded(content), status=status, headers=headers)
+    return web.Response(body=body, headers={"content-type": JSON_TYPE})

@@ -71,7 +71,10 @@ def test_a_token_may_go_to_this_machine_in_plain_text(router: str) -> None:
         ({"ca": "c", "certificate": "d"}, "tls: wanted certificate and key, or neither"),
         ({"ca": "c", "key": "d"}, "tls: wanted certificate and key, or neither"),
         ({"ca": "c", "name": "d"}, "tls.name: wanted a known key"),
-        ({"ca": "c", "server_name": "a b"}, "tls.server_name: wanted String should match"),
+        (
+            {"ca": "c", "server_name": "a b"},
+            "tls.server_name: wanted the name in the servers' certificates, as llm.example, got",
+        ),
     ],
 )
 def test_a_fault_in_tls_names_its_path(tls: dict[str, Any], told: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from extproc.bus.bus import MESSAGE_BYTES_MAX
 from extproc.core.outcome import Answered, Ending
-from extproc.core.peershares import NodeShare, Word
+from extproc.core.peershares import COUNT_MAX, NodeShare, Word
 from extproc.core.snapshot import COUNTER_MAX, KV_BLOCKS_MAX
 from extproc.exchange import chains, endswire, wire
 from extproc.exchange.wire import Here, Loads
@@ -19,7 +19,7 @@ from tests.exchange.reading import read
 
 NOW_S = 5000.0
 IDS = st.from_regex(r"[A-Za-z0-9\[][A-Za-z0-9._:/@\[\]-]{0,20}", fullmatch=True)
-COUNTS = st.integers(0, wire.COUNT_MAX)
+COUNTS = st.integers(0, COUNT_MAX)
 TOKENS = st.integers(0, COUNTER_MAX)
 
 
@@ -68,13 +68,13 @@ def test_clocks_of_two_machines_are_never_compared() -> None:
 
 
 def test_what_is_beyond_bounds_is_told_as_the_bound() -> None:
-    share = NodeShare("a", NOW_S - 1e9, 2 * wire.COUNT_MAX, kv_blocks_unseen=-2 * KV_BLOCKS_MAX, sent_tokens=2**60)
+    share = NodeShare("a", NOW_S - 1e9, 2 * COUNT_MAX, kv_blocks_unseen=-2 * KV_BLOCKS_MAX, sent_tokens=2**60)
     (message,) = said(Word(True, (share, NodeShare("no node's id"))), way_s=1e9)
     heard = wire.loads_of(message, 0.0, NOW_S)
     assert isinstance(heard, Loads)
     (told,) = heard.told.word.shares
     assert (told.requests_held, told.kv_blocks_unseen, told.sent_tokens) == (
-        wire.COUNT_MAX,
+        COUNT_MAX,
         -KV_BLOCKS_MAX,
         COUNTER_MAX,
     )

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from extproc import wholepages
 from extproc.core.forecast import ModelForecast
 from extproc.core.snapshot import ServedModel
 from extproc.ops import admin
@@ -63,7 +64,7 @@ async def test_more_pages_than_are_held_at_once_are_refused_with_the_reason(larg
         last = readers.enter_context(await begun(client))
         for path in PAGES:
             async with client.get(path) as response:
-                assert (response.status, response.headers["retry-after"]) == (503, str(admin.BUSY_RETRY_AFTER_S))
+                assert (response.status, response.headers["retry-after"]) == (503, str(wholepages.BUSY_RETRY_AFTER_S))
                 error = (await response.json())["error"]
                 assert error == "8 pages are being made or read, which is all that may be at once; try again"
         assert [await status(client, path) for path in ("/", "/healthz", "/readyz")] == [200] * 3, "probes hold nothing"
@@ -79,7 +80,7 @@ async def test_a_reader_who_does_not_read_is_dropped_in_time(
     large: Admin, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin, "PAGES_MAX", 1)
-    monkeypatch.setattr(admin, "PAGE_SEND_S", 0.2)
+    monkeypatch.setattr(wholepages, "PAGE_SEND_S", 0.2)
     with await begun(client) as reader:
 
         async def has_room() -> bool:
